@@ -1,0 +1,1 @@
+"""Engines: thin adapters between a runtime and the core. Nothing about decisions lives here."""

@@ -1,0 +1,119 @@
+"""The contract every engine honours: a request goes in, tokens with their footing come out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from surefoot.control import Ledger, Profile, TokenTrace, Trace
+from surefoot.engines.chat import Message
+from surefoot.errors import InputError
+
+FinishReason = Literal["eos", "length", "stop", "fuse", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request.
+
+    Attributes
+    ----------
+    prompt : str or list of dict
+        Text for one user turn, or messages with "role" and "content".
+    profile : Profile
+        What decides.
+    max_tokens : int
+        Longest answer; the model's context may shorten it.
+    temperature, top_p, top_k
+        The request's own sampling; temperature 0 is greedy, top_p 1 and top_k None are off.
+    seed : int or None
+        For reproducible sampling.
+    stop : tuple of str
+        Strings that end the answer; they are not part of it.
+    acting : bool
+        False only measures.
+    """
+
+    prompt: str | list[Message]
+    profile: Profile
+    max_tokens: int = 256
+    temperature: float = 0.7
+    top_p: float = 1.0
+    top_k: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    acting: bool = True
+
+    def __post_init__(self) -> None:
+        checks = (
+            (self.max_tokens >= 1, f"max_tokens must be at least 1, got {self.max_tokens}"),
+            (0 <= self.temperature <= 5, f"temperature must be from 0 to 5, got {self.temperature}"),
+            (0 < self.top_p <= 1, f"top_p must be above 0 and at most 1, got {self.top_p}"),
+            (self.top_k is None or self.top_k >= 1, f"top_k must be at least 1, got {self.top_k}"),
+            (self.seed is None or 0 <= self.seed < 2**63, f"seed must be from 0 to 2**63 - 1, got {self.seed}"),
+            (all(self.stop), "a stop string must not be empty"),
+        )
+        for holds, problem in checks:
+            if not holds:
+                raise InputError(f"{problem}.")
+        texts = [self.prompt] if isinstance(self.prompt, str) else [m.get("content", "") for m in self.prompt]
+        if not any(text.strip() for text in texts):
+            raise InputError("the prompt is empty.")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One token as it leaves the engine.
+
+    Attributes
+    ----------
+    text : str
+        What can be shown now. It may lag behind the tokens: a character can need several, and the start of a stop
+        string is held back.
+    token : TokenTrace or None
+        None for the last step, if it only brings text that was held back.
+    """
+
+    text: str
+    token: TokenTrace | None
+
+
+class Generation(Protocol):
+    """An answer in the making: iterate over it for its steps.
+
+    Attributes
+    ----------
+    trace : Trace
+        All tokens so far.
+    text : str
+        All text shown so far.
+    finish_reason : str or None
+        None while it runs.
+    """
+
+    trace: Trace
+    text: str
+    finish_reason: FinishReason | None
+    cancelled: threading.Event
+
+    def __iter__(self) -> Iterator[Step]: ...
+
+    def cancel(self) -> None:
+        """End within one token; safe from any thread."""
+        ...
+
+    def ledger(self) -> Ledger:
+        """Overrides decided and applied so far."""
+        ...
+
+
+class Engine(Protocol):
+    """Runs requests on one model."""
+
+    model_name: str
+
+    def stream(self, request: Request) -> Generation:
+        """Begin an answer; `InputError` when the prompt does not fit."""
+        ...

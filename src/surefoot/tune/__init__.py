@@ -1,0 +1,1 @@
+"""Tune: make profiles from what a model does on your data."""
