@@ -67,17 +67,18 @@ def median_us(work: Callable[[], Any], runs: int = 2000, warmup: int = 100) -> f
     return statistics.median(times) * 1e6
 
 
-def questions(path: Path, limit: int) -> list[dict[str, Any]]:
-    """``limit`` questions of a SQuAD file, spread evenly over it: prompt, passage, accepted answers."""
+def questions(path: Path, limit: int, articles: str = ":") -> list[dict[str, Any]]:
+    """``limit`` questions from some articles of a SQuAD file (a slice like "0:12"), spread evenly over them."""
     from surefoot.tune.data import question_prompt
 
+    first, last = (int(x) if x else None for x in articles.split(":"))
     found = [
         {
             "prompt": question_prompt(qa["question"], paragraph["context"]),
             "passage": paragraph["context"],
             "answers": [a["text"] for a in qa["answers"]],
         }
-        for article in json.loads(path.read_text(encoding="utf-8"))["data"]
+        for article in json.loads(path.read_text(encoding="utf-8"))["data"][first:last]
         for paragraph in article["paragraphs"]
         for qa in paragraph["qas"]
     ]

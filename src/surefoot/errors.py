@@ -41,9 +41,21 @@ class InputError(SurefootError):
 
 
 class NonFiniteLogitsError(SurefootError):
-    """The model returned NaN or infinite logits, so no token can be drawn."""
+    """The model returned NaN or infinite logits, so no token can be drawn.
+
+    Parameters
+    ----------
+    token : int
+        Which token of the answer, counted from 1.
+    """
 
     exit_code = 6
+
+    def __init__(self, token: int) -> None:
+        super().__init__(
+            f"the model's logits at answer token {token} are not finite (NaN or infinite).",
+            "Check the weights and the dtype: float16 overflows in many models; try bfloat16 or float32.",
+        )
 
 
 class ProfileWarning(UserWarning):

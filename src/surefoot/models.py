@@ -105,7 +105,7 @@ def get_model(name: str = DEFAULT_MODEL, report: Any = lambda step: None) -> Pat
         (folder / "surefoot.json").write_text(json.dumps({"source": model.file, "sha256": digest}) + "\n")
         shutil.rmtree(target, ignore_errors=True)
         try:
-            os.replace(folder, target)
+            folder.replace(target)
         except OSError:
             if not is_ready(model):  # otherwise somebody else was faster
                 raise
@@ -149,7 +149,7 @@ def load_model(name: str = DEFAULT_MODEL, report: Any = lambda step: None) -> tu
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"cannot load '{name}': {str(error).splitlines()[0]}") from error
     if torch.cuda.is_available():
-        model = model.to("cuda")
+        model = model.to("cuda")  # type: ignore[arg-type]
     return model.eval(), tokenizer
 
 
@@ -184,8 +184,7 @@ def _convert(source: Path, folder: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(**where)
         model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
         # The weights are plain float32 now; the library would refuse to save what it still takes for quantised.
-        model.hf_quantizer = None
-        model.config.quantization_config = None
+        model.hf_quantizer = None  # type: ignore[assignment]
         del model.config.quantization_config
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)

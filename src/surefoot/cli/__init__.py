@@ -57,6 +57,3 @@ def main() -> None:
         if error.hint:
             typer.echo(error.hint, err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(130)

@@ -29,7 +29,9 @@ def calibrate(
                           "[default: 240 prompts that come with surefoot]"),
     ] = None,
     prompts: Annotated[bool, typer.Option("--prompts", help="The text file holds one prompt a line.")] = False,
-    kind: Annotated[Kind, typer.Option(help="careful: cooler where unsure. creative: the article's direction.")] = Kind.CAREFUL,
+    kind: Annotated[
+        Kind, typer.Option(help="careful: cooler where unsure. creative: the article's direction.")
+    ] = Kind.CAREFUL,
     statistics: Annotated[
         str, typer.Option(help="What of each head the score is made from; the moments cost nothing extra. Known: "
                                "kurtosis, mean, std, skewness, entropy, previous, sink."),
@@ -95,5 +97,5 @@ def calibrate(
     typer.echo(
         f"{len(baseline.entropy)} tokens; determinacy from layers {', '.join(map(str, fit.layers))} correlates with "
         f"minus the entropy at R = {fit.correlation:.3f} (all layers: {fit.correlation_all:.3f}), cross-validated.\n"
-        f"Wrote {out}. Use it: surefoot run --model {model} --profile {out} \"...\""
+        f'Wrote {out}. Use it: surefoot run --model {model} --profile {out} "..."'
     )

@@ -17,7 +17,7 @@ def list_profiles(as_json: Annotated[bool, typer.Option("--json", help="Print JS
 
     profiles = [load_profile(name) for name in builtin_profiles()]
     if as_json:
-        rows = [{"name": p.name, "version": p.version, "model": p.model, "description": p.description} for p in profiles]
+        rows = [p.model_dump(include={"name", "version", "model", "description"}) for p in profiles]
         typer.echo(json.dumps({"profiles": rows}))
         return
     for p in profiles:

@@ -38,7 +38,7 @@ def run(
     measure_only: Annotated[bool, typer.Option("--measure-only", help="Report states, override nothing.")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="Also print a table with every token.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write one row a token to this Parquet file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead: text, tokens, summary.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: text, tokens, summary.")] = False,
 ) -> None:  # fmt: skip
     """Answer PROMPT, coloured by the state of each token, then say what was measured and overridden.
 
@@ -139,12 +139,14 @@ def _print_summary(console: Console, summary: dict[str, Any]) -> None:
 
 
 def _print_tokens(console: Console, generation: TransformersGeneration) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table()
-    for column in ("token", "K", "std", "entropy", "determinacy", "state", "T", "top-p", "reason"):
-        table.add_column(column, justify="left" if column in ("token", "state", "reason") else "right")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("token", "K", "std", "entropy", "determ.", "state", "T", "top-p", "reason"):
+        words = column in ("token", "state", "reason")
+        table.add_column(column, justify="left" if words else "right", no_wrap=column != "reason")
     for t in generation.trace.tokens:
         numbers = (t.kurtosis, t.std, t.entropy, t.determinacy)
         table.add_row(

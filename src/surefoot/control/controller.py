@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.control.machine import ACTING, APPLIED, DECIDED, FIXED, P0, S1, S3, SAMPLING, T0, Machine
+from surefoot.control.machine import ACTING, APPLIED, DECIDED, FIXED, LAST, P0, S1, S3, SAMPLING, T0, Machine
 from surefoot.control.overrides import Ledger, Overrides, SamplerStep
 from surefoot.control.profile import Profile
 from surefoot.signals import Signals
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -41,8 +42,8 @@ class Controller:
     -----
     Precedence: FUSE, then the larger of the state a rule asks for now and the state still held, in the order SHOCK,
     HIGH, LOW, NEUTRAL. A rule that fires in the held state renews the hold; a larger one ends it. An undefined score
-    (too few keys) fires no rule and leaves the histories alone. Greedy requests (temperature 0) stay greedy: their
-    states are reported and only the fuse acts.
+    (too few keys) fires no rule, and a jerk needs four defined scores in a row. Greedy requests (temperature 0) stay
+    greedy: their states are reported and only the fuse acts.
     """
 
     def __init__(self, profile: Profile, capacity: int, device: torch.device | str = "cpu") -> None:
@@ -108,11 +109,15 @@ class Controller:
         return Overrides(self._machine.advance(self._view, *inputs))
 
     def acknowledge(self, step: SamplerStep, slots: Tensor) -> None:
-        """Record which of the decided overrides the sampler applied (S5, temperature-command drop rate)."""
+        """Record which of the decided overrides the sampler applied (S5, temperature-command drop rate).
+
+        Reporting the same step again changes nothing.
+        """
         slots = slots.to(self.device)
-        current = self._state[DECIDED, slots]
-        applied = (step.sequence.to(self.device) == current) & (current > 0)
+        current, last = self._state[DECIDED, slots], self._state[LAST, slots]
+        applied = (step.sequence.to(self.device) == current) & (current > last)
         self._state[APPLIED, slots] += applied.float()
+        self._state[LAST, slots] = torch.where(applied, current, last)
 
     def ledger(self, slots: Tensor | None = None) -> Ledger:
         """Overrides decided and applied so far by the requests in ``slots`` (default: all). Reads to the host."""

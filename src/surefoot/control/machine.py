@@ -22,9 +22,10 @@ Array = Any  # numpy.ndarray or torch.Tensor
 
 # Rows of the state, float32, one column a slot: the request's own temperature and top-p; whether it is under control,
 # and also sampled; the last three smoothed scores, NaN until known; the state held, its temperature and top-p, and for
-# how many tokens more; overrides decided and applied; entropies counted. The fuse's window of entropies follows.
-T0, P0, ACTING, SAMPLING, S1, S2, S3, HELD, HELD_T, HELD_P, LEFT, DECIDED, APPLIED, COUNTED = range(14)
-FIXED = 14
+# how many tokens more; overrides decided, applied, and the last one acknowledged; entropies counted.
+# The fuse's window of entropies follows.
+T0, P0, ACTING, SAMPLING, S1, S2, S3, HELD, HELD_T, HELD_P, LEFT, DECIDED, APPLIED, LAST, COUNTED = range(15)
+FIXED = 15
 OWN, HELD_PAIR = slice(T0, P0 + 1), slice(HELD_T, HELD_P + 1)
 
 
@@ -52,12 +53,12 @@ class Machine:
         low, high, shock = profile.low, profile.high, profile.shock
         columns = [_bounds(rule.action if rule else None) for rule in (None, low, high, shock)]
         self._tables = array([*zip(*columns, strict=True), [float(s) for s in State][:4]])
-        # A rule that is absent has a threshold that nothing meets.
+        # A rule that is absent costs nothing; LOW's threshold is then one that no score meets.
         self._low = array(low.threshold if low else -math.inf)
-        self._high = array(high.threshold if high else math.inf)
-        self._std = array((high.std_below if high else None) or math.inf)
-        self._shock = array(shock.threshold * shock.unit if shock else math.inf)
-        self._smoothing = array(shock.smoothing if shock else 1.0) if shock and shock.smoothing < 1 else None
+        self._high = array(high.threshold) if high else None
+        self._std = array(high.std_below) if high and high.std_below else None
+        self._shock = array(shock.threshold * shock.unit) if shock else None
+        self._smoothing = array(shock.smoothing) if shock and shock.smoothing < 1 else None
         self._slope = array(1.0 / low.action.span) if low and low.action.span else None
         self._consistent = array(profile.consistency.threshold) if profile.consistency else None
         self._per_token = array(1.0 / self.window)
@@ -93,17 +94,16 @@ class Machine:
         xp = self._xp
         s = self._columns(state, slots)
         own, left = s[OWN], s[LEFT]
-        smooth = score
-        if self._smoothing is not None:
-            mixed = s[S1] + self._smoothing * (score - s[S1])
-            smooth = xp.where(mixed == mixed, mixed, score)
-        jerk = smooth - s[S3] + self._three * (s[S2] - s[S1])
+        jerk = self._jerk(s, score) if self._shock is not None else None
 
         # What the rules ask for now: the largest state whose rule is met. Comparisons with NaN are false, and HIGH and
         # LOW exclude each other, so that their sum is their maximum.
-        is_high = (score > self._high) & (std < self._std)
-        asked = (score < self._low) * self._is_low + is_high * self._is_high
-        asked = xp.maximum(asked, (abs(jerk) > self._shock) * self._is_shock)
+        asked = (score < self._low) * self._is_low
+        if self._high is not None:
+            met = score > self._high
+            asked = asked + (met if self._std is None else met & (std < self._std)) * self._is_high
+        if jerk is not None:
+            asked = xp.maximum(asked, (abs(jerk) > self._shock) * self._is_shock)
         table = self._columns(self._tables, asked)
         goal, most, least, hold, code = table[0:2], table[2:4], table[4:6], table[6], table[7]
         if self._slope is not None:
@@ -132,13 +132,23 @@ class Machine:
         out[row.TEMPERATURE : row.TOP_P + 1] = used
         out[row.STATE] = xp.where(blown, self._blown_code, now)
         out[row.FRESH], out[row.SEQUENCE], out[row.STOP] = fresh, s[DECIDED] * changed, stop
-        out[row.SCORE], out[row.JERK], out[row.ENTROPY] = score, jerk, entropy
+        out[row.SCORE], out[row.ENTROPY] = score, entropy
+        out[row.JERK] = math.nan if jerk is None else jerk
         out[row.KURTOSIS], out[row.STD] = kurtosis, std
 
         s[HELD], s[HELD_PAIR], s[LEFT] = now, pair, xp.where(fresh, hold, left) - self._one
-        s[S3], s[S2], s[S1] = s[S2], s[S1], smooth
         state[:, slots] = s
         return out
+
+    def _jerk(self, s: Array, score: Array) -> Array:
+        """Third difference of the smoothed score, NaN until four in a row are known; keeps the last three."""
+        smooth = score
+        if self._smoothing is not None:
+            mixed = s[S1] + self._smoothing * (score - s[S1])
+            smooth = self._xp.where(mixed == mixed, mixed, score)
+        jerk = smooth - s[S3] + self._three * (s[S2] - s[S1])
+        s[S3], s[S2], s[S1] = s[S2], s[S1], smooth
+        return jerk
 
     def _blow(self, s: Array, entropy: Array, forced: Array) -> tuple[Array, Array]:
         """Which answers the fuse stops, and where it would; keeps the window. Forced tokens do not count."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 # Rows of `Overrides.packed`. FRESH: a rule asked for the state now; otherwise it is held from before.

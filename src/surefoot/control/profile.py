@@ -7,6 +7,7 @@ and stores thresholds as values together with where they came from.
 from __future__ import annotations
 
 import json
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -91,8 +92,9 @@ class Profile(Frozen):
         return any(r is not None and r.action.top_p is not None and r.action.top_p < 1 for r in rules)
 
     def dump(self) -> str:
-        """The profile as JSON, one setting a line where it is short."""
-        return json.dumps(self.model_dump(mode="json", exclude_none=True), indent=1, ensure_ascii=False) + "\n"
+        """The profile as JSON; nulls are kept, since null is a setting too, and lists of numbers stay on one line."""
+        text = json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False)
+        return re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text) + "\n"
 
 
 def builtin_profiles() -> dict[str, Path]:
@@ -126,7 +128,7 @@ def load_profile(source: str | Path) -> Profile:
         ) from error
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProfileError(f"profile '{source}' is not valid JSON: {error}.") from error
     return parse_profile(data, str(source))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -53,10 +54,10 @@ class Recipe(Frozen):
     """
 
     kind: Literal["mean_kurtosis", "linear"]
-    statistics: tuple[Statistic, ...] = ("kurtosis",)
+    statistics: tuple[Statistic, ...] = Field(("kurtosis",), min_length=1)
     weights: tuple[float, ...] = ()
     center: tuple[float, ...] = ()
-    scale: tuple[float, ...] = ()
+    scale: tuple[Annotated[float, Field(gt=0)], ...] = ()
     intercept: float = 0.0
     clip: float = Field(5.0, gt=0)
 
@@ -86,13 +87,15 @@ class Scorer:
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
         self.recipe = recipe
 
-        def tensor(x: tuple[float, ...]) -> Tensor:
-            return torch.tensor(x, dtype=torch.float32, device=device)
+        def tensor(x: Any) -> Tensor:
+            return torch.as_tensor(x, dtype=torch.float32, device=device)
 
-        self._slope = 1.0 / tensor(recipe.scale)
-        self._offset = -tensor(recipe.center) * self._slope
-        self._weights = -tensor(recipe.weights)
-        self._intercept = torch.tensor(-recipe.intercept, dtype=torch.float32, device=device)
+        # Standardising is folded into the weights, and the clip into bounds of the features themselves.
+        center, scale, weights = (np.asarray(x) for x in (recipe.center, recipe.scale, recipe.weights))
+        self._lowest = tensor(center - recipe.clip * scale)
+        self._highest = tensor(center + recipe.clip * scale)
+        self._weights = tensor(-weights / scale)
+        self._intercept = tensor((weights / scale) @ center - recipe.intercept)
 
     def __call__(self, attention: AttentionStatistics, mean_kurtosis: Tensor) -> Tensor:
         """``(B,)`` determinacy; NaN where a statistic is undefined.
@@ -109,7 +112,7 @@ class Scorer:
         x = features(attention, self.recipe.statistics)
         if x.shape[1] != self._weights.shape[0]:
             raise ValueError(
-                f"the recipe has {self._weights.shape[0]} weights and this model's probed layers give {x.shape[1]} features"
+                f"the recipe has {self._weights.shape[0]} weights, and this model's probed layers give {x.shape[1]} "
+                "features"
             )
-        z = torch.addcmul(self._offset, x, self._slope).clamp_(-self.recipe.clip, self.recipe.clip)
-        return torch.addmv(self._intercept, z, self._weights)
+        return torch.addmv(self._intercept, x.clamp(self._lowest, self._highest), self._weights)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteria
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 from transformers.generation import logits_process as hf
 
 from surefoot.control import Controller, Ledger, Overrides, Profile, SamplerStep, Trace, load_profile
@@ -40,7 +41,7 @@ class Footing:
         Overrides decided and applied in that call.
     """
 
-    def __init__(self, model: PreTrainedModel, profile: Profile, *, acting: bool = True, tokenizer: Any = None) -> None:
+    def __init__(self, model: Any, profile: Profile, *, acting: bool = True, tokenizer: Any = None) -> None:
         self.profile = profile
         self.traces: list[Trace] = []
         self.ledger: Ledger | None = None
@@ -49,6 +50,7 @@ class Footing:
         self._model = model
         self._probe = Probe(model, profile)
         self._run: _Run | None = None
+        self._turn = threading.RLock()
         for name in ("generate", "_get_logits_processor", "_get_stopping_criteria"):
             # Instance attributes hide the class's methods; deleting them detaches.
             setattr(model, name, getattr(self, "_" + name.lstrip("_")))
@@ -69,6 +71,11 @@ class Footing:
         for name in ("assistant_model", "custom_generate"):
             if kwargs.get(name) is not None:
                 raise InputError(f"generate({name}=...) cannot be steadied.", "Call footing.detach() first.")
+        # Threads that share the model take turns; the probe watches one call at a time.
+        with self._turn:
+            return self._steadied(*args, **kwargs)
+
+    def _steadied(self, *args: Any, **kwargs: Any) -> Any:
         self._run = None
         try:
             with self._probe.watching():
@@ -95,9 +102,10 @@ class Footing:
 
     def _get_stopping_criteria(self, *args: Any, **kwargs: Any) -> Any:
         criteria = type(self._model)._get_stopping_criteria(self._model, *args, **kwargs)
-        if self._run is not None and self.profile.fuse is not None:
-            criteria.append(_Fuse(self._run))
-        return criteria
+        if self._run is None:
+            return criteria
+        fuse = [_Fuse(self._run)] if self.profile.fuse is not None else []
+        return _Criteria([*criteria, *fuse], self._run)
 
 
 class _Run:
@@ -111,11 +119,11 @@ class _Run:
         self.temperature = float(1.0 if generation_config.temperature is None else generation_config.temperature)
         self.temperature = self.temperature if sampled else 0.0
         self.top_p = float(1.0 if generation_config.top_p is None else generation_config.top_p)
-        self._ends = getattr(generation_config, "_eos_token_tensor", None)
         self._controller: Controller | None = None
         self._slots = torch.empty(0, dtype=torch.int64)
         self._start = 0
         self._steps: list[Tensor] = []
+        self.ended: list[Tensor] = []
         self.overrides: Overrides | None = None
 
     def place(self, processors: LogitsProcessorList) -> LogitsProcessorList:
@@ -145,7 +153,7 @@ class _Run:
         signals = self._probe.signals(scores)
         # On a GPU looking costs a synchronisation; there the check waits for the end of the call.
         if scores.device.type == "cpu" and bool(signals.logits.entropy.isnan().any()):
-            raise _non_finite(len(self._steps))
+            raise NonFiniteLogitsError(len(self._steps) + 1)
         self.overrides = self._controller.decide(signals, self._slots)
         self._steps.append(self.overrides.packed)
         return self.overrides
@@ -164,15 +172,15 @@ class _Run:
         if not self._steps:
             return [Trace(self.profile) for _ in range(sequences.shape[0])]
         steps = torch.stack(self._steps).cpu()  # (steps, ROWS, B)
-        ends = set() if self._ends is None else set(self._ends.flatten().tolist())
+        ended = torch.stack(self.ended).cpu().T.tolist()  # (B, steps)
         traces = []
         for b, tokens in enumerate(sequences[:, self._start :].tolist()):
             trace = Trace(self.profile)
-            for step, token in zip(steps[:, :, b].tolist(), tokens, strict=False):
+            for step, token, last in zip(steps[:, :, b].tolist(), tokens, ended[b], strict=False):
                 entry = trace.append(token, tokenizer.decode([token]) if tokenizer else "", step)
                 if entry.entropy is None:
-                    raise _non_finite(len(trace.tokens) - 1)
-                if token in ends or entry.state == "FUSE" and self._acting:
+                    raise NonFiniteLogitsError(len(trace.tokens))
+                if last:
                     break
             traces.append(trace)
         return traces
@@ -229,6 +237,19 @@ class _Acknowledge(LogitsProcessor):
         return scores
 
 
+class _Criteria(StoppingCriteriaList):
+    """All of ``generate``'s criteria; notes which rows each step ended, for whatever reason."""
+
+    def __init__(self, criteria: list[Any], run: _Run) -> None:
+        super().__init__(criteria)
+        self._run = run
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        ended: Tensor = super().__call__(input_ids, scores, **kwargs)
+        self._run.ended.append(ended)
+        return ended
+
+
 class _Fuse(StoppingCriteria):
     """End a row whose fuse has blown."""
 
@@ -238,13 +259,6 @@ class _Fuse(StoppingCriteria):
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         assert self._run.overrides is not None
         return self._run.overrides.stop
-
-
-def _non_finite(step: int) -> NonFiniteLogitsError:
-    return NonFiniteLogitsError(
-        f"the model's logits at answer token {step + 1} are not finite (NaN or infinite).",
-        "Check the weights and the dtype: float16 overflows in many models; try bfloat16 or float32.",
-    )
 
 
 def attach(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from surefoot.control import Ledger, Profile, TokenTrace, Trace
 from surefoot.engines.chat import Message
@@ -58,7 +58,13 @@ class Request:
         for holds, problem in checks:
             if not holds:
                 raise InputError(f"{problem}.")
-        texts = [self.prompt] if isinstance(self.prompt, str) else [m.get("content", "") for m in self.prompt]
+        texts: list[Any] = [self.prompt] if isinstance(self.prompt, str) else [m.get("content") for m in self.prompt]
+        if not all(isinstance(text, str) for text in texts):
+            raise InputError("the content of every message must be text.")
+        try:
+            "".join(texts).encode()
+        except UnicodeEncodeError as error:
+            raise InputError("the prompt is not valid Unicode.", "Is it really UTF-8?") from error
         if not any(text.strip() for text in texts):
             raise InputError("the prompt is empty.")
 

@@ -45,6 +45,5 @@ def _with_room(room: Tensor | None, new: Tensor, start: int, end: int) -> Tensor
 def growing_cache(config: Any) -> DynamicCache:
     """A cache for ``config``: growing where the layer attends to everything, the library's own layer elsewhere."""
     cache = DynamicCache(config=config)
-    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]  # type: ignore[no-untyped-call]
     return cache
-

@@ -38,3 +38,9 @@ def end_ids(model: Any, tokenizer: Any) -> set[int]:
     ids = model.generation_config.eos_token_id
     ends = set(ids) if isinstance(ids, (list, tuple)) else {ids}
     return {int(i) for i in (*ends, tokenizer.eos_token_id) if i is not None}
+
+
+def context_length(model: Any) -> int | None:
+    """How many tokens the model can attend to; None when its configuration does not say."""
+    length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return length if isinstance(length, int) else None

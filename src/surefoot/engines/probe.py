@@ -94,6 +94,13 @@ class Probe:
             )
         self.profile = profile
         self._layers = [layers[i] for i in indices]
+        heads = getattr(getattr(self._layers[0].attention, "config", None), "num_attention_heads", None)
+        expected = len(profile.recipe.weights) / (len(self._layers) * len(profile.recipe.statistics))
+        if profile.recipe.kind == "linear" and heads is not None and expected != heads:
+            raise ProfileError(
+                f"profile '{profile.name}' weighs {expected:g} heads a layer, and this model has {heads}.",
+                "It was calibrated on another model. Make one for this model with `surefoot calibrate`.",
+            )
         self._index = {id(layer.attention): i for i, layer in enumerate(self._layers)}
         self._blocks = [layer.block for layer in layers] if profile.consistency else []
         self._every_position = every_position
@@ -159,10 +166,9 @@ class Probe:
             return _Seen(dots, norms, q, weights, scaling, softcap)
         q = query[:, :, -1].float().view(b, -1, groups, d)
         dots = torch.matmul(q, keys.transpose(-1, -2))
-        weights = None
-        if mask is not None or not sample.exact:
-            weights = self._visible(mask, sample, n, 1, query.device)
-        return _Seen(dots, torch.linalg.vector_norm(keys, dim=-1), q, weights, scaling, softcap)
+        partial = mask is not None or not sample.exact
+        seen = self._visible(mask, sample, n, 1, query.device) if partial else None
+        return _Seen(dots, torch.linalg.vector_norm(keys, dim=-1), q, seen, scaling, softcap)
 
     def _visible(self, mask: Tensor | None, sample: KeySample, n: int, rows: int, device: torch.device) -> Tensor:
         """``(B or rows, N)``: how many keys each key read stands for, 0 where it is not visible."""
@@ -201,10 +207,7 @@ class Probe:
                 "Transformers' attention interface, so it cannot be observed.",
                 "The model brings its own attention code; surefoot supports models that use the interface.",
             )
-        if self._every_position:
-            attention = _concatenate(self._done)
-        else:
-            attention = self._grouped()
+        attention = _concatenate(self._done) if self._every_position else self._grouped()
         consistency = None
         if self._blocks:
             consistency = block_consistency(torch.stack(self._hidden))  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from surefoot.control import Controller, Ledger, SamplerStep, Trace
 from surefoot.control import overrides as row
 from surefoot.engines.base import FinishReason, Request, Step
 from surefoot.engines.cache import growing_cache
-from surefoot.engines.chat import Message, chat_text, end_ids
+from surefoot.engines.chat import Message, chat_text, context_length, end_ids
 from surefoot.engines.identity import check_profile, identity
 from surefoot.engines.probe import Probe, find_layers
 from surefoot.engines.sampler import draw
@@ -48,8 +48,7 @@ class TransformersEngine:
         self.model_name = identity(model)
         self.turn = threading.Lock()
         self.ends = end_ids(model, tokenizer)
-        config = model.config.get_text_config()
-        self.context: int | None = getattr(config, "max_position_embeddings", None)
+        self.context = context_length(model)
         accepted = inspect.signature(model.forward).parameters
         # Transformers renamed the argument; models with code of their own may still have the old name.
         self.cache_argument = "cache" if "cache" in accepted else "past_key_values"
@@ -117,6 +116,8 @@ class TransformersGeneration:
 
     def __iter__(self) -> Iterator[Step]:
         """Decode; each step is one token. Closing the iterator early cancels."""
+        if self.trace.tokens or self.finish_reason:
+            raise RuntimeError("an answer can be iterated once; begin another with `stream`")
         engine, request = self._engine, self.request
         room = request.max_tokens if engine.context is None else engine.context - self.prompt_tokens
         stream = TextStream(engine.tokenizer, request.stop)
@@ -165,10 +166,7 @@ class TransformersGeneration:
             overrides = self._controller.decide(signals, self._slot)
             values: list[float] = overrides.packed[:, 0].tolist()
             if values[row.ENTROPY] != values[row.ENTROPY]:
-                raise NonFiniteLogitsError(
-                    f"the model's logits at answer token {len(self.trace.tokens) + 1} are not finite (NaN or infinite).",
-                    "Check the weights and the dtype: float16 overflows in many models; try bfloat16 or float32.",
-                )
+                raise NonFiniteLogitsError(len(self.trace.tokens) + 1)
             token = draw(
                 logits,
                 values[row.TEMPERATURE],

@@ -92,7 +92,8 @@ def attention_statistics(
         Each ``(B, L, H)`` with H = Hkv * G, float32.
     """
     dots, key_norms = dots.float(), key_norms.float()
-    cosines = dots / key_norms.unsqueeze(-2)
+    # A key that is all zeros has no direction; its products are 0, and so is its cosine.
+    cosines = dots / key_norms.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(-2)
     w = None if weights is None else weights[None, :, None, None, :]
     # The query's norm is common to all keys of a head, so it scales mean and std and leaves the shape alone.
     moments = Moments.of(cosines, w)

@@ -20,4 +20,4 @@ def block_consistency(hidden: Tensor) -> Tensor:
         ``(B,)`` float32, within [-1, 1].
     """
     hidden = hidden.float()
-    return torch.cosine_similarity(hidden[:-1], hidden[1:], dim=-1).mean(0)
+    return torch.cosine_similarity(hidden[:-1], hidden[1:], dim=-1).mean(0).clamp(-1, 1)  # rounding

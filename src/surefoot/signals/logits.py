@@ -45,14 +45,15 @@ def logit_statistics(logits: Tensor, *, margin: bool = False) -> LogitStatistics
     e_d = e * d
     first = e_d.sum(-1) / z
     second = torch.linalg.vecdot(e_d, d) / z
+    entropy = z.log() - first
     margin_value = None
     if margin:
         two = e.topk(min(2, e.shape[-1]), -1).values
         margin_value = (two[:, 0] - two[:, -1]) / z if two.shape[-1] > 1 else 1.0 / z
     return LogitStatistics(
-        entropy=z.log() - first,
+        entropy=entropy,
         varentropy=(second - first * first).clamp(min=0.0),
         top_probability=1.0 / z,
         margin=margin_value,
-        forced=torch.isneginf(x).sum(-1) == x.shape[-1] - 1,
+        forced=(torch.isneginf(x).sum(-1) == x.shape[-1] - 1) & (entropy == entropy),
     )

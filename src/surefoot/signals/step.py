@@ -37,4 +37,3 @@ class Signals:
     def std(self) -> Tensor:
         """``(B,)``: standard deviation of cos(q, k), averaged over probed layers and heads."""
         return self.attention.std.flatten(1).mean(1)
-

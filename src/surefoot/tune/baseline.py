@@ -14,7 +14,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from surefoot.control import Profile
 from surefoot.control.profile import Probe as ProbeSettings
 from surefoot.control.recipe import Recipe, features
-from surefoot.engines.chat import chat_text, end_ids
+from surefoot.engines.chat import chat_text, context_length, end_ids
 from surefoot.engines.probe import Probe
 from surefoot.errors import InputError, NonFiniteLogitsError
 from surefoot.signals import Signals, Statistic
@@ -77,6 +77,8 @@ def record_baseline(
     progress : callable
         Told how many items are done.
     """
+    if batch < 1:
+        raise InputError(f"the batch must be at least 1, got {batch}.")
     profile = Profile(
         name="baseline",
         probe=ProbeSettings(layers="all", max_keys=None),
@@ -94,19 +96,20 @@ def record_baseline(
     finally:
         torch.random.set_rng_state(state)
     if not parts:
-        raise InputError("no item of the corpus is long enough to measure.", "Use longer texts, or more prompts.")
-    x, entropy, kurtosis = (torch.cat([p[i] for p in parts]).numpy() for i in range(3))
+        raise InputError(
+            "no item of the corpus can be measured: all are too short, or leave no room in the model's context.",
+            "Use other texts or prompts.",
+        )
+    x, entropy, kurtosis = (torch.cat(column).numpy() for column in list(zip(*parts, strict=True))[:3])
     lengths = [len(p[1]) for p in parts]
     names = {g: i for i, g in enumerate(dict.fromkeys(corpus.groups))}
     items = [p[3] for p in parts]
     sequence = np.repeat(np.arange(len(parts)), lengths)
     group = np.repeat([names[corpus.groups[i]] for i in items], lengths)
     if not np.isfinite(entropy).all():
-        raise NonFiniteLogitsError("the model's logits are not finite (NaN or infinite) on this corpus.")
+        raise NonFiniteLogitsError(int(np.flatnonzero(~np.isfinite(entropy))[0]) + 1)
     defined = np.isfinite(x).all(axis=(1, 2, 3))
-    return Baseline(
-        statistics, x[defined], entropy[defined], kurtosis[defined], group[defined], sequence[defined]
-    )
+    return Baseline(statistics, x[defined], entropy[defined], kurtosis[defined], group[defined], sequence[defined])
 
 
 def _kept(signals: Signals, statistics: tuple[Statistic, ...]) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,15 +118,21 @@ def _kept(signals: Signals, statistics: tuple[Statistic, ...]) -> tuple[Tensor, 
     return x.cpu(), signals.logits.entropy.cpu(), signals.kurtosis.cpu()
 
 
-class _Recorder(LogitsProcessor):
-    """Keeps the signals of each step of ``generate``."""
+class Recorder(LogitsProcessor):
+    """Keeps the signals of each step of ``generate``, which must run while the probe is watching.
 
-    def __init__(self, probe: Probe, statistics: tuple[Statistic, ...]) -> None:
-        self.steps: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._probe, self._statistics = probe, statistics
+    Attributes
+    ----------
+    steps : list of Signals
+    """
+
+    def __init__(self, probe: Probe) -> None:
+        self.steps: list[Signals] = []
+        self._probe = probe
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        self.steps.append(_kept(self._probe.signals(scores), self._statistics))
+        """Measure the step that made ``scores``, and leave them as they are."""
+        self.steps.append(self._probe.signals(scores))
         return scores
 
 
@@ -131,12 +140,22 @@ def _answer(
     model: Any, tokenizer: Any, profile: Profile, prompts: list[str], first: int
 ) -> list[tuple[Tensor, Tensor, Tensor, int]]:
     probe = Probe(model, profile)
-    recorder = _Recorder(probe, profile.recipe.statistics)
-    texts = [chat_text(tokenizer, p) for p in prompts]
+    recorder = Recorder(probe)
+    context = context_length(model)
+    texts = {}
+    for i, prompt in enumerate(prompts, first):
+        text = chat_text(tokenizer, prompt)
+        length = len(tokenizer(text, add_special_tokens=False)["input_ids"])
+        if context is None or length + TOKENS_PER_PROMPT <= context:  # otherwise there is no room for an answer
+            texts[i] = text
+    if not texts:
+        return []
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token_id = pad
-    inputs = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
+    inputs = tokenizer(
+        list(texts.values()), return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False
+    )
     with probe.watching():
         output = model.generate(
             **{k: v.to(model.device) for k, v in inputs.items() if k in ("input_ids", "attention_mask")},
@@ -150,13 +169,14 @@ def _answer(
         )
     answers = output[:, inputs["input_ids"].shape[1] :]
     ends = torch.tensor(sorted(end_ids(model, tokenizer)), device=answers.device)
-    steps = [torch.stack(column) for column in zip(*recorder.steps, strict=True)]
+    kept = [_kept(signals, profile.recipe.statistics) for signals in recorder.steps]
+    steps = [torch.stack(column) for column in zip(*kept, strict=True)]
     parts = []
-    for b in range(len(prompts)):
+    for b, item in enumerate(texts):
         ended = torch.isin(answers[b], ends).nonzero()
         length = int(ended[0, 0]) + 1 if len(ended) else len(recorder.steps)
         x, entropy, kurtosis = (s[:length, b] for s in steps)
-        parts.append((x, entropy, kurtosis, first + b))
+        parts.append((x, entropy, kurtosis, item))
     return parts
 
 
@@ -166,7 +186,8 @@ def _read(
     probe = Probe(model, profile, every_position=True)
     parts = []
     for i, passage in enumerate(passages):
-        ids = tokenizer(passage, return_tensors="pt", truncation=True, max_length=TOKENS_PER_PASSAGE)["input_ids"]
+        length = min(TOKENS_PER_PASSAGE, context_length(model) or TOKENS_PER_PASSAGE)
+        ids = tokenizer(passage, return_tensors="pt", truncation=True, max_length=length)["input_ids"]
         if ids.shape[1] <= profile.probe.min_keys:
             continue
         with probe.watching():

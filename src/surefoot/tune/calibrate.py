@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 
 import surefoot
 from surefoot.control import Action, HighRule, LowRule, Probe, Profile, Provenance, ShockRule
+from surefoot.errors import InputError
 from surefoot.tune.baseline import Array, Baseline
 from surefoot.tune.data import Corpus
 from surefoot.tune.determinacy import Fit
@@ -28,7 +30,9 @@ _DESCRIPTIONS = {
 }
 
 
-def make_profile(kind: Kind, name: str, model: str, dtype: str, corpus: Corpus, baseline: Baseline, fit: Fit) -> Profile:
+def make_profile(
+    kind: Kind, name: str, model: str, dtype: str, corpus: Corpus, baseline: Baseline, fit: Fit
+) -> Profile:
     """A profile of one kind from a fitted baseline.
 
     Parameters
@@ -45,20 +49,28 @@ def make_profile(kind: Kind, name: str, model: str, dtype: str, corpus: Corpus, 
     low, deep, high = np.quantile(score, [LOW_QUANTILE[kind], DEEP_QUANTILE[kind], HIGH_QUANTILE])
     span = _round(low - deep)
     spread = float(score.std())
+    if not (deep < low < high):
+        raise InputError(
+            "the determinacy score hardly changes on this corpus, so its quantiles are no thresholds.",
+            "Calibrate on more varied prompts, or more of them.",
+        )
     if kind == "careful":
         # What it is worth, and what SHOCK and the fuse are not: docs/results.md.
         low_action = Action(temperature=0.1, approach="lower", span=span)
         high_rule, shock_rule = None, None
     else:
         low_action = Action(temperature=0.85, approach="raise", span=span)
-        high_rule = HighRule(threshold=_round(high), action=Action(temperature=0.3, approach="lower", top_p=1.0, hold=3))
+        firm = Action(temperature=0.3, approach="lower", top_p=1.0, hold=3)
+        high_rule = HighRule(threshold=_round(high), action=firm)
         jerk = np.abs(jerks(score, baseline.sequence)) / spread
-        shock_rule = ShockRule(
-            threshold=_round(np.quantile(jerk, SHOCK_QUANTILE)),
-            unit=_round(spread),
-            smoothing=SMOOTHING,
-            action=Action(temperature=0.5, approach="lower", top_p=1.0),
-        )
+        shock_rule = None
+        if len(jerk):  # no answer of four tokens, no jerk
+            shock_rule = ShockRule(
+                threshold=_round(np.quantile(jerk, SHOCK_QUANTILE)),
+                unit=_round(spread),
+                smoothing=SMOOTHING,
+                action=Action(temperature=0.5, approach="lower", top_p=1.0),
+            )
     return Profile(
         name=name,
         description=_DESCRIPTIONS[kind],
@@ -99,7 +111,7 @@ def jerks(score: Array, sequence: Array, smoothing: float = SMOOTHING) -> Array:
 def _runs(sequence: Array) -> list[tuple[int, int]]:
     edges = np.flatnonzero(np.diff(sequence)) + 1
     bounds = [0, *edges.tolist(), len(sequence)]
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(pairwise(bounds))
 
 
 def _quantiles(values: Array) -> dict[str, float]:

@@ -63,7 +63,7 @@ def load_corpus(path: Path | None, *, one_prompt_per_line: bool = False, limit: 
         if path.stat().st_size > MAX_BYTES:
             raise InputError(f"{path} is larger than {MAX_BYTES >> 20} MiB.", "A few thousand prompts are plenty.")
         raw = path.read_bytes()
-        text = raw.decode("utf-8-sig")
+        text = raw.decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
@@ -80,6 +80,8 @@ def load_corpus(path: Path | None, *, one_prompt_per_line: bool = False, limit: 
         pairs = [(p.strip(), p.strip()) for p in text.split("\n\n") if p.strip()]
     if not pairs:
         raise InputError(f"{path} holds no prompt and no text.")
+    if limit is not None and limit < 1:
+        raise InputError(f"the limit must be at least 1, got {limit}.")
     if limit is not None and limit < len(pairs):
         pairs = [pairs[i * len(pairs) // limit] for i in range(limit)]
     items, groups = zip(*pairs, strict=True)
@@ -93,7 +95,7 @@ def question_prompt(question: str, context: str) -> str:
 
 def _jsonl(path: Path, text: str) -> list[tuple[str, str]]:
     pairs = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: JSON strings may hold U+2028
         if not line.strip():
             continue
         try:

@@ -62,7 +62,7 @@ def fit_determinacy(baseline: Baseline, progress: Callable[[str], None] = lambda
         )
     if baseline.entropy.std() < 1e-6:
         raise InputError("the model's entropy never changes on this corpus, so there is nothing to fit.")
-    problem = _Problem(baseline)
+    problem = Regression(baseline)
     everything = tuple(range(problem.layers))
     best, penalty = max((problem.correlation(everything, p), p) for p in PENALTIES)
     chosen: tuple[int, ...] = ()
@@ -85,7 +85,7 @@ def fit_determinacy(baseline: Baseline, progress: Callable[[str], None] = lambda
     return Fit(chosen, recipe, reached, best, -(problem.z[:, columns] @ weights + problem.mean))
 
 
-class _Problem:
+class Regression:
     """The regression, reduced to one Gram matrix a fold: hundreds of layer sets are then tried in seconds."""
 
     def __init__(self, baseline: Baseline) -> None:
@@ -98,7 +98,7 @@ class _Problem:
         # Feature numbers by layer, in the order of `recipe.features`: statistic, layer, head.
         self._by_layer = np.arange(x.shape[1]).reshape(statistics, self.layers, heads)
         # Groups follow each other by kind in most corpora; dealing them out spreads every kind over all folds.
-        self._fold = baseline.group % FOLDS
+        self._fold = np.unique(baseline.group, return_inverse=True)[1] % FOLDS
         self._gram = [self._products(self._fold != f) for f in range(FOLDS)]
         self._whole = self._products(slice(None))
 
@@ -107,6 +107,7 @@ class _Problem:
         return z.T @ z, z.T @ (self._y[rows] - self.mean)
 
     def columns(self, layers: tuple[int, ...]) -> Array:
+        """Feature numbers of some layers."""
         return self._by_layer[:, list(layers)].reshape(-1)
 
     def solve(self, columns: Array, penalty: float, gram: tuple[Array, Array] | None = None) -> Array:
