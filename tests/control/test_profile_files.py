@@ -33,6 +33,12 @@ def test_the_limit_of_keys_survives_json(max_keys):
     assert through_json(profile) == profile
 
 
+@pytest.mark.parametrize("description", ["[two  spaces]", "a [\tb", "\u2028 [ \u3000 ]", '"quoted" \\ [ \n ]'])
+def test_every_description_survives_json(description):
+    profile = Profile(name="p", description=description, probe=Probe(layers=(1, 3)))
+    assert through_json(profile) == profile
+
+
 def test_null_reads_every_key():
     assert parse_profile({"name": "p", "probe": {"max_keys": None}}).probe.max_keys is None
 
@@ -135,6 +141,11 @@ def test_malformed_json_is_refused(tmp_path, text):
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(ProfileError, match=r"(?s)'artcle': no such profile or file.*article, careful, creative"):
         load_profile("artcle")
+
+
+def test_a_name_that_no_file_can_have_is_refused():
+    with pytest.raises(ProfileError, match=r"no such profile|null byte"):
+        load_profile("arti\0cle")
 
 
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path):

@@ -8,7 +8,7 @@ from surefoot.control import Recipe
 from surefoot.signals import STATISTICS, AttentionStatistics
 
 B, L, H = 4, 2, 3
-LOGARITHMIC = {"kurtosis", "entropy", "std", "previous", "sink"}
+LOGARITHMIC = {"kurtosis", "entropy", "previous", "sink"}
 CPU = torch.device("cpu")
 
 

@@ -94,7 +94,8 @@ class Profile(Frozen):
     def dump(self) -> str:
         """The profile as JSON; nulls are kept, since null is a setting too, and lists of numbers stay on one line."""
         text = json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False)
-        return re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text) + "\n"
+        # A line break begins no bracket inside a string: JSON writes it as an escape there.
+        return re.sub(r"\[\n[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text) + "\n"
 
 
 def builtin_profiles() -> dict[str, Path]:
@@ -120,7 +121,7 @@ def load_profile(source: str | Path) -> Profile:
     path = known.get(str(source), Path(source))
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file can have
         reason = "no such profile or file" if isinstance(error, FileNotFoundError) else str(error)
         raise ProfileError(
             f"profile '{source}': {reason}.",

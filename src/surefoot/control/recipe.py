@@ -12,8 +12,8 @@ from torch import Tensor
 from surefoot.control.rules import Frozen
 from surefoot.signals import AttentionStatistics, Statistic
 
-# Kurtosis and attention entropy are skewed over tokens; in the logarithm a linear fit does not chase the tail.
-_LOGARITHMIC: frozenset[str] = frozenset({"kurtosis", "entropy", "std", "previous", "sink"})
+# These are skewed over tokens; in the logarithm a linear fit does not chase the tail.
+_LOGARITHMIC: frozenset[str] = frozenset({"kurtosis", "entropy", "previous", "sink"})
 _FLOOR = 1e-4
 
 
@@ -34,12 +34,10 @@ def features(attention: AttentionStatistics, statistics: tuple[Statistic, ...]) 
     """
     columns = []
     for name in statistics:
-        value = attention.get(name)
-        value = value.flatten(1)
-        if name == "kurtosis":  # never below 1
-            value = value.log()
-        elif name in _LOGARITHMIC:
-            value = value.clamp(min=_FLOOR).log_()
+        value = attention.get(name).flatten(1)
+        if name in _LOGARITHMIC:
+            # Kurtosis is never below 1; weights can vanish.
+            value = value.log() if name == "kurtosis" else value.clamp(min=_FLOOR).log_()
         columns.append(value)
     return torch.cat(columns, 1) if len(columns) > 1 else columns[0]
 

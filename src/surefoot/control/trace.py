@@ -34,7 +34,7 @@ class TokenTrace:
     temperature, top_p : float
         What the token was drawn with; temperature 0 is greedy.
     reason : str
-        Why, in words with the numbers compared; empty in state NEUTRAL.
+        Why, in words with the numbers compared; empty where nothing was out of the ordinary.
     sequence : int
         Running number of the override; 0 when the request's own settings were used.
     resampled : bool

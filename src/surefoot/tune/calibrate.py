@@ -19,8 +19,8 @@ Kind = Literal["careful", "creative"]
 # LOW and HIGH as quantiles of the determinacy score on the baseline.
 LOW_QUANTILE = {"careful": 0.50, "creative": 0.20}
 HIGH_QUANTILE = 0.90
-# The schedule of LOW ends where only so many tokens are less determinate.
-DEEP_QUANTILE = {"careful": 0.25, "creative": 0.02}
+# The schedule of LOW in `creative` ends where only so many tokens are less determinate.
+DEEP_QUANTILE = 0.02
 # Weight of the newest score in the running mean that SHOCK differentiates, and the share of tokens it may take.
 SMOOTHING = 0.5
 SHOCK_QUANTILE = 0.99
@@ -46,8 +46,7 @@ def make_profile(
         Where its numbers come from.
     """
     score = fit.score
-    low, deep, high = np.quantile(score, [LOW_QUANTILE[kind], DEEP_QUANTILE[kind], HIGH_QUANTILE])
-    span = _round(low - deep)
+    low, deep, high = np.quantile(score, [LOW_QUANTILE[kind], DEEP_QUANTILE, HIGH_QUANTILE])
     spread = float(score.std())
     if not (deep < low < high):
         raise InputError(
@@ -56,10 +55,10 @@ def make_profile(
         )
     if kind == "careful":
         # What it is worth, and what SHOCK and the fuse are not: docs/results.md.
-        low_action = Action(temperature=0.1, approach="lower", span=span)
+        low_action = Action(temperature=0.1, approach="lower")
         high_rule, shock_rule = None, None
     else:
-        low_action = Action(temperature=0.85, approach="raise", span=span)
+        low_action = Action(temperature=0.85, approach="raise", span=_round(low - deep))
         firm = Action(temperature=0.3, approach="lower", top_p=1.0, hold=3)
         high_rule = HighRule(threshold=_round(high), action=firm)
         jerk = np.abs(jerks(score, baseline.sequence)) / spread
