@@ -36,24 +36,24 @@ class LogitStatistics:
 def logit_statistics(logits: Tensor, *, margin: bool = False) -> LogitStatistics:
     """Statistics of ``logits`` ``(B, V)``, any float dtype; -inf marks a token that a mask excludes."""
     x = logits.float()
-    top = x.amax(-1, keepdim=True)
-    d = x - top
+    d = x - x.amax(-1, keepdim=True)
     e = d.exp()
     z = e.sum(-1)
-    # exp(-inf) * -inf is NaN where the limit is 0; the clamp makes the product 0 * finite instead.
-    d = d.clamp(min=torch.finfo(torch.float32).min / 4)
-    e_d = e * d
-    first = e_d.sum(-1) / z
-    second = torch.linalg.vecdot(e_d, d) / z
-    entropy = z.log() - first
     margin_value = None
     if margin:
         two = e.topk(min(2, e.shape[-1]), -1).values
         margin_value = (two[:, 0] - two[:, -1]) / z if two.shape[-1] > 1 else 1.0 / z
+    possible = x.shape[-1] - torch.isneginf(x).sum(-1)
+    # exp(-inf) * -inf is NaN where the limit is 0; the clamp makes the product 0 * finite instead.
+    d.clamp_(min=torch.finfo(torch.float32).min / 4)
+    e.mul_(d)  # in place: with a large vocabulary, memory is what this costs
+    first = e.sum(-1) / z
+    second = torch.linalg.vecdot(e, d) / z
+    entropy = z.log() - first
     return LogitStatistics(
         entropy=entropy,
         varentropy=(second - first * first).clamp(min=0.0),
         top_probability=1.0 / z,
         margin=margin_value,
-        forced=(torch.isneginf(x).sum(-1) == x.shape[-1] - 1) & (entropy == entropy),
+        forced=(possible == 1) & (entropy == entropy),
     )
