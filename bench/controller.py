@@ -21,7 +21,7 @@ def made_up(profile: Profile, slots: int, heads: int) -> Signals:
     kurtosis = torch.rand(slots, layers, heads) * 6 + 1
     attention = AttentionStatistics(*(kurtosis * f for f in (0.1, 0.01, 1.0, 0.1)))
     row = torch.rand(slots)
-    logits = LogitStatistics(row * 4, row, row, None, row > 0.99)
+    logits = LogitStatistics(row * 4, row > 0.99)
     return Signals(attention, logits, torch.rand(slots) if profile.consistency else None)
 
 

@@ -45,7 +45,7 @@ def answer(model: Any, tokenizer: Any, prompts: list[str]) -> list[tuple[str, li
         recipe=Recipe(kind="mean_kurtosis", statistics=KEPT),
         consistency=ConsistencyRule(threshold=-1),
     )
-    probe = Probe(model, profile)
+    probe = Probe(model, profile, all_of_logits=True)
     recorder = Recorder(probe)
     texts = [chat_text(tokenizer, p) for p in prompts]
     x = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
@@ -72,6 +72,7 @@ def numbers(signals: Signals, row: int) -> dict[str, np.ndarray]:
     attention = AttentionStatistics(**{s: signals.attention.get(s)[row : row + 1] for s in (*KEPT, "skewness")})
     layers, heads = attention.kurtosis.shape[1:]
     logits = signals.logits
+    assert logits.top_probability is not None and logits.varentropy is not None
     return {
         "features": features(attention, KEPT).view(len(KEPT), layers, heads).numpy(),
         "raw": torch.stack([attention.get(s)[0] for s in KEPT]).numpy(),

@@ -181,7 +181,7 @@ def make_signals(score, std, entropy, forced, consistency=None):
     nothing = torch.zeros_like(kurtosis)
     return Signals(
         AttentionStatistics(mean=nothing, std=spread, kurtosis=kurtosis, skewness=nothing),
-        LogitStatistics(tensor(entropy), *[torch.zeros(len(score))] * 2, None, tensor(forced)),
+        LogitStatistics(tensor(entropy), tensor(forced)),
         None if consistency is None else tensor(consistency),
     )
 

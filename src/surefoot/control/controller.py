@@ -113,11 +113,15 @@ class Controller:
 
         Reporting the same step again changes nothing.
         """
-        slots = slots.to(self.device)
-        current, last = self._state[DECIDED, slots], self._state[LAST, slots]
-        applied = (step.sequence.to(self.device) == current) & (current > last)
-        self._state[APPLIED, slots] += applied.float()
-        self._state[LAST, slots] = torch.where(applied, current, last)
+        state = self._view
+        at: Any = slots.to(self.device)
+        sequence: Any = step.sequence.to(self.device)
+        if self._on_numpy:
+            at, sequence = at.numpy(), sequence.numpy()
+        current, last = state[DECIDED, at], state[LAST, at]
+        applied = (sequence == current) & (current > last)
+        state[APPLIED, at] += applied
+        state[LAST, at] = last + (current - last) * applied
 
     def ledger(self, slots: Tensor | None = None) -> Ledger:
         """Overrides decided and applied so far by the requests in ``slots`` (default: all). Reads to the host."""

@@ -6,12 +6,14 @@ import threading
 import warnings
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 from transformers.generation import logits_process as hf
 
 from surefoot.control import Controller, Ledger, Overrides, Profile, SamplerStep, Trace, load_profile
+from surefoot.control import overrides as row
 from surefoot.engines.identity import check_profile
 from surefoot.engines.probe import Probe
 from surefoot.engines.sampler import limit_top_p
@@ -150,12 +152,12 @@ class _Run:
             self._slots = torch.arange(rows, device=scores.device)
             self._controller.reset(self._slots, self.temperature, self.top_p, self._acting)
             self._start = input_ids.shape[1]
-        signals = self._probe.signals(scores)
+        self.overrides = self._controller.decide(self._probe.signals(scores), self._slots)
+        packed = self.overrides.packed
         # On a GPU looking costs a synchronisation; there the check waits for the end of the call.
-        if scores.device.type == "cpu" and bool(signals.logits.entropy.isnan().any()):
+        if packed.device.type == "cpu" and np.isnan(packed.numpy()[row.ENTROPY]).any():
             raise NonFiniteLogitsError(len(self._steps) + 1)
-        self.overrides = self._controller.decide(signals, self._slots)
-        self._steps.append(self.overrides.packed)
+        self._steps.append(packed)
         return self.overrides
 
     def acknowledge(self) -> None:
@@ -196,8 +198,10 @@ class _Decide(LogitsProcessor):
         overrides = self._run.decide(input_ids, scores)
         if not self._run.temperature:
             return scores
+        if scores.device.type == "cpu" and not overrides.sequence.numpy().any():
+            return scores
         # Exactly 1 where nothing is overridden: those rows keep every bit.
-        request = torch.tensor(self._run.temperature, dtype=torch.float32, device=scores.device)
+        request = torch.full_like(overrides.temperature, self._run.temperature)
         return scores * (request / overrides.temperature).unsqueeze(-1)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +35,7 @@ class Layer:
     block: nn.Module
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(NamedTuple):
     """What one layer showed: see `attention_statistics` for the shapes, without the leading L."""
 
     dots: Tensor
@@ -45,6 +44,16 @@ class _Seen:
     weights: Tensor | None
     scaling: float
     softcap: float | None
+
+    def looks_like(self, other: _Seen) -> bool:
+        """Whether both can be reduced in one go."""
+        return (
+            self.dots.shape == other.dots.shape
+            and self.weights is other.weights
+            and self.scaling == other.scaling
+            and self.softcap == other.softcap
+            and self.query.shape == other.query.shape
+        )
 
 
 def find_layers(model: nn.Module) -> list[Layer]:
@@ -80,9 +89,13 @@ class Probe:
     every_position : bool
         Measure each position of a prompt (one sequence, for calibration on text) instead of the last one only. A row
         of the signals is then a position.
+    all_of_logits : bool
+        Also measure what the state machine does not read (`logit_statistics`).
     """
 
-    def __init__(self, model: nn.Module, profile: Profile, *, every_position: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, profile: Profile, *, every_position: bool = False, all_of_logits: bool = False
+    ) -> None:
         layers = find_layers(model)
         wanted = profile.probe.layers
         indices = range(len(layers)) if wanted == "all" else wanted
@@ -103,7 +116,7 @@ class Probe:
             )
         self._index = {id(layer.attention): i for i, layer in enumerate(self._layers)}
         self._blocks = [layer.block for layer in layers] if profile.consistency else []
-        self._every_position = every_position
+        self._every_position, self._all_of_logits = every_position, all_of_logits
         self._seen: list[_Seen | None] = [None] * len(self._layers)
         self._done: list[AttentionStatistics | None] = [None] * len(self._layers)
         self._hidden: list[Tensor | None] = [None] * len(self._blocks)
@@ -211,20 +224,22 @@ class Probe:
         consistency = None
         if self._blocks:
             consistency = block_consistency(torch.stack(self._hidden))  # type: ignore[arg-type]
-        signals = Signals(attention, logit_statistics(logits), consistency)
+        signals = Signals(attention, logit_statistics(logits, everything=self._all_of_logits), consistency)
         self._seen = [None] * len(self._layers)
         self._done = [None] * len(self._layers)
         return signals
 
     def _grouped(self) -> AttentionStatistics:
         """Statistics of all layers, computed together for layers that look at equally many keys."""
+        first = self._seen[0]
+        assert first is not None
+        if all(s is not None and s.looks_like(first) for s in self._seen):
+            return self._statistics(self._seen)
         groups: dict[Any, list[int]] = {}
         for i, seen in enumerate(self._seen):
             assert seen is not None
             key = (seen.dots.shape, id(seen.weights), seen.scaling, seen.softcap, seen.query.shape[-1])
             groups.setdefault(key, []).append(i)
-        if len(groups) == 1:
-            return self._statistics(self._seen)
         parts: list[AttentionStatistics | None] = [None] * len(self._seen)
         for members in groups.values():
             together = self._statistics([self._seen[i] for i in members])

@@ -23,12 +23,14 @@ class AttentionStatistics:
     """Statistics of a query's attention, each ``(B, L, H)`` float32; None where it was not asked for.
 
     The first four describe the distribution of the cosine similarity between the query and its visible keys (S1), the
-    last three the attention weights.
+    last three the attention weights. The first three are always measured.
 
     Attributes
     ----------
-    mean, std, kurtosis, skewness : Tensor
+    mean, std, kurtosis : Tensor
         Moments of cos(q, k); kurtosis is Pearson's (normal = 3). NaN with fewer visible keys than asked for.
+    skewness : Tensor or None
+        Third standardised moment of cos(q, k).
     entropy : Tensor or None
         Entropy of the attention weights, in nats.
     previous : Tensor or None
@@ -40,7 +42,7 @@ class AttentionStatistics:
     mean: Tensor
     std: Tensor
     kurtosis: Tensor
-    skewness: Tensor
+    skewness: Tensor | None = None
     entropy: Tensor | None = None
     previous: Tensor | None = None
     sink: Tensor | None = None
@@ -75,7 +77,7 @@ def attention_statistics(
     key_norms : Tensor
         ``(L, B, Hkv, N)`` Euclidean norms of the keys.
     wanted : set of str
-        Names out of `STATISTICS`; the weight statistics cost a softmax and are computed only when named.
+        Names out of `STATISTICS`; what costs extra (skewness, and a softmax for the weights) is computed when named.
     scaling : float
         What the model multiplies the products by before its softmax.
     softcap : float, optional
@@ -102,9 +104,10 @@ def attention_statistics(
         "mean": moments.mean * inverse,
         "std": moments.std * inverse,
         "kurtosis": moments.kurtosis,
-        "skewness": moments.skewness,
     }
-    if min_keys > 1:
+    if "skewness" in wanted:
+        values["skewness"] = moments.skewness
+    if weights is not None or dots.shape[-1] < min_keys:
         enough = moments.count >= min_keys - 0.5  # the weights of a sample add up to the count within rounding
         values = {name: torch.where(enough, value, torch.nan) for name, value in values.items()}
     if wanted & _OF_WEIGHTS:

@@ -108,5 +108,5 @@ class Moments:
         return self._shape(self.m3 / self.m2 * (self.count / self.m2).sqrt())
 
     def _shape(self, ratio: Tensor) -> Tensor:
-        constant = self.m2 <= self.count * (_CONSTANT * self.mean) ** 2
-        return torch.where(constant | (self.m2 == 0), torch.nan, ratio)
+        constant = self.m2 <= self.count * (_CONSTANT * self.mean).square()
+        return ratio.masked_fill(constant, torch.nan)
