@@ -30,7 +30,7 @@ def features(attention: AttentionStatistics, statistics: tuple[Statistic, ...]) 
     Returns
     -------
     Tensor
-        ``(B, S * L * H)`` float32, statistic by statistic; NaN where undefined.
+        ``(B, S * L * H)`` float32, new, statistic by statistic; NaN where undefined.
     """
     columns = []
     for name in statistics:
@@ -39,7 +39,7 @@ def features(attention: AttentionStatistics, statistics: tuple[Statistic, ...]) 
             # Kurtosis is never below 1; weights can vanish.
             value = value.log() if name == "kurtosis" else value.clamp(min=_FLOOR).log_()
         columns.append(value)
-    return torch.cat(columns, 1) if len(columns) > 1 else columns[0]
+    return torch.cat(columns, 1)
 
 
 class Recipe(Frozen):
@@ -113,4 +113,4 @@ class Scorer:
                 f"the recipe has {self._weights.shape[0]} weights, and this model's probed layers give {x.shape[1]} "
                 "features"
             )
-        return torch.addmv(self._intercept, x.clamp(self._lowest, self._highest), self._weights)
+        return torch.addmv(self._intercept, x.clamp_(self._lowest, self._highest), self._weights)

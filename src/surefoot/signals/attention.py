@@ -95,24 +95,21 @@ def attention_statistics(
     """
     dots, key_norms = dots.float(), key_norms.float()
     # A key that is all zeros has no direction; its products are 0, and so is its cosine.
-    cosines = dots / key_norms.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(-2)
-    w = None if weights is None else weights[None, :, None, None, :]
+    cosines = (dots / (key_norms + torch.finfo(torch.float32).tiny).unsqueeze(-2)).flatten(2, 3)
+    w = None if weights is None else weights[None, :, None, :]
     # The query's norm is common to all keys of a head, so it scales mean and std and leaves the shape alone.
-    moments = Moments.of(cosines, w)
-    inverse = 1.0 / query_norms.float()
-    values = {
-        "mean": moments.mean * inverse,
-        "std": moments.std * inverse,
-        "kurtosis": moments.kurtosis,
-    }
+    moments = Moments.of(cosines, w, third="skewness" in wanted)
+    norms = query_norms.float().flatten(2, 3)
+    values = {"mean": moments.mean / norms, "std": moments.std / norms, "kurtosis": moments.kurtosis}
     if "skewness" in wanted:
         values["skewness"] = moments.skewness
     if weights is not None or dots.shape[-1] < min_keys:
-        enough = moments.count >= min_keys - 0.5  # the weights of a sample add up to the count within rounding
+        # The weights of a sample add up to the count within rounding.
+        enough = torch.as_tensor(moments.count, device=dots.device) >= min_keys - 0.5
         values = {name: torch.where(enough, value, torch.nan) for name, value in values.items()}
     if wanted & _OF_WEIGHTS:
-        values |= _weight_statistics(dots, scaling, softcap, w)
-    return AttentionStatistics(**{name: _batch_first(value) for name, value in values.items()})
+        values |= _weight_statistics(dots.flatten(2, 3), scaling, softcap, w)
+    return AttentionStatistics(**{name: value.transpose(0, 1) for name, value in values.items()})
 
 
 def _weight_statistics(
@@ -141,8 +138,3 @@ def _weight_statistics(
     sink = p.gather(-1, first).squeeze(-1)
     previous = torch.where(last > first, p.gather(-1, (last - 1).clamp(min=0)), 0.0).squeeze(-1)
     return {"entropy": entropy, "previous": previous, "sink": sink}
-
-
-def _batch_first(x: Tensor) -> Tensor:
-    """``(L, B, Hkv, G)`` to ``(B, L, H)``."""
-    return x.flatten(2).transpose(0, 1)

@@ -54,6 +54,11 @@ class KeySample:
             (EXACT_FIRST, read, EXACT_LAST),
         )
 
+    @property
+    def size(self) -> int:
+        """How many keys are read."""
+        return sum(self.lengths)
+
     def take(self, x: Tensor, dim: int = -1) -> Tensor:
         """The sampled entries of ``x`` along ``dim`` (a view when exact)."""
         if self.exact:

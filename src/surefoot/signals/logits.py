@@ -44,19 +44,17 @@ def logit_statistics(logits: Tensor, *, everything: bool = False) -> LogitStatis
     everything : bool
         False leaves out what the state machine does not read: with a large vocabulary each pass over it counts.
     """
-    x = logits.float()
-    d = x - x.amax(-1, keepdim=True)
-    e = d.exp()
-    z = e.sum(-1)
-    possible = e.count_nonzero(-1)
-    # exp(-inf) * -inf is NaN where the limit is 0; the clamp makes the product 0 * finite instead.
-    d.clamp_(min=torch.finfo(torch.float32).min / 4)
-    first = torch.linalg.vecdot(e, d) / z
-    entropy = z.log() - first
-    forced = (possible == 1) & (entropy == entropy)
+    log_p = logits.float().log_softmax(-1)
+    p = log_p.exp()
+    # Where p is 0, log p may be -inf and their product NaN; the clamp makes it 0.
+    log_p = log_p.clamp_(min=torch.finfo(torch.float32).min)
+    surprise = p * log_p
+    entropy = -surprise.sum(-1)
+    # Exactly 0 only if all other probabilities have vanished: a tiny one would still leave its p * log p.
+    forced = entropy == 0
     if not everything:
         return LogitStatistics(entropy, forced)
-    two = e.topk(min(2, e.shape[-1]), -1).values
-    margin = (two[:, 0] - two[:, 1]) / z if two.shape[-1] > 1 else 1.0 / z
-    second = torch.linalg.vecdot(e * d, d) / z
-    return LogitStatistics(entropy, forced, (second - first * first).clamp(min=0.0), 1.0 / z, margin)
+    two = p.topk(min(2, p.shape[-1]), -1).values
+    margin = two[:, 0] - two[:, 1] if two.shape[-1] > 1 else two[:, 0]
+    varentropy = (surprise * log_p).sum(-1) - entropy.square()
+    return LogitStatistics(entropy, forced, varentropy.clamp(min=0.0), two[:, 0], margin)

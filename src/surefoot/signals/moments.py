@@ -22,10 +22,10 @@ class Moments:
 
     Attributes
     ----------
-    count : Tensor
-        Number of values (or the sum of their weights), float32, broadcastable to ``mean``.
+    count : Tensor or float
+        Number of values (or the sum of their weights, float32), broadcastable to ``mean``.
     mean, m2, m3, m4 : Tensor
-        Mean, and the sums of ``(x - mean) ** p`` for p = 2, 3, 4; float32.
+        Mean, and the sums of ``(x - mean) ** p`` for p = 2, 3, 4; float32. ``m3`` is None where it was left out.
 
     References
     ----------
@@ -33,14 +33,14 @@ class Moments:
     moments", Sandia report SAND2008-6212, 2008.
     """
 
-    count: Tensor
+    count: Tensor | float
     mean: Tensor
     m2: Tensor
-    m3: Tensor
+    m3: Tensor | None
     m4: Tensor
 
     @classmethod
-    def of(cls, values: Tensor, weights: Tensor | None = None) -> Moments:
+    def of(cls, values: Tensor, weights: Tensor | None = None, *, third: bool = True) -> Moments:
         """Moments of ``values`` over their last axis.
 
         Parameters
@@ -49,28 +49,34 @@ class Moments:
             ``(..., N)``, any float dtype; computed in float32.
         weights : Tensor, optional
             Broadcastable to ``values``; 0 leaves a value out, w counts it w times.
+        third : bool
+            False leaves out ``m3``, and with it skewness and `merge`: a pass that kurtosis does not need.
         """
         x = values.float()
         if weights is None:
-            count = torch.full((), float(x.shape[-1]), device=x.device)
             mean = x.mean(-1)
             d = x - mean.unsqueeze(-1)
             d2 = d * d
-            m2, m3, m4 = d2.sum(-1), torch.linalg.vecdot(d2, d), torch.linalg.vecdot(d2, d2)
-        else:
-            w = weights.float()
-            count = w.sum(-1)
-            # Left-out values may be anything, even NaN (uninitialised cache): zero them before they meet a product.
-            x = torch.where(w > 0, x, 0.0)
-            mean = (x * w).sum(-1) / count
-            d = torch.where(w > 0, x - mean.unsqueeze(-1), 0.0)
-            wd2 = d * d * w
-            m2, m3, m4 = wd2.sum(-1), torch.linalg.vecdot(wd2, d), torch.linalg.vecdot(wd2, d * d)
-        return cls(count, mean, m2, m3, m4)
+            m2 = d2.sum(-1)
+            m3 = (d2 * d).sum(-1) if third else None
+            return cls(float(x.shape[-1]), mean, m2, m3, d2.mul_(d2).sum(-1))
+        w = weights.float()
+        count = w.sum(-1)
+        # Left-out values may be anything, even NaN (uninitialised cache): zero them before they meet a product.
+        x = torch.where(w > 0, x, 0.0)
+        mean = (x * w).sum(-1) / count
+        d = torch.where(w > 0, x - mean.unsqueeze(-1), 0.0)
+        d2 = d * d
+        wd2 = d2 * w
+        m2 = wd2.sum(-1)
+        m3 = (wd2 * d).sum(-1) if third else None
+        return cls(count, mean, m2, m3, wd2.mul_(d2).sum(-1))
 
     def merge(self, other: Moments) -> Moments:
         """Moments of both sets together (Pébay 2008, equations 2.1 and 3.1), elementwise over the leading axes."""
-        na, nb = self.count, other.count
+        if self.m3 is None or other.m3 is None:
+            raise ValueError("moments made with third=False cannot be merged")
+        na, nb = (torch.as_tensor(m.count, device=m.mean.device) for m in (self, other))
         n = na + nb
         # An empty side has no mean; give it the other one's, so that it contributes nothing.
         mean_a = torch.where(na > 0, self.mean, other.mean)
@@ -105,8 +111,10 @@ class Moments:
     @property
     def skewness(self) -> Tensor:
         """Skewness; NaN where the values are constant or there are none."""
+        if self.m3 is None:
+            raise ValueError("moments made with third=False have no skewness")
         return self._shape(self.m3 / self.m2 * (self.count / self.m2).sqrt())
 
     def _shape(self, ratio: Tensor) -> Tensor:
-        constant = self.m2 <= self.count * (_CONSTANT * self.mean).square()
+        constant = self.m2 <= self.mean * self.mean * (self.count * _CONSTANT**2)
         return ratio.masked_fill(constant, torch.nan)

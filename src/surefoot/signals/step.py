@@ -31,9 +31,9 @@ class Signals:
     @property
     def kurtosis(self) -> Tensor:
         """``(B,)``: kurtosis averaged over probed layers and heads (the article's K); NaN where undefined."""
-        return self.attention.kurtosis.flatten(1).mean(1)
+        return self.attention.kurtosis.mean((1, 2))
 
     @property
     def std(self) -> Tensor:
         """``(B,)``: standard deviation of cos(q, k), averaged over probed layers and heads."""
-        return self.attention.std.flatten(1).mean(1)
+        return self.attention.std.mean((1, 2))
