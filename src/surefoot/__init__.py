@@ -1,7 +1,7 @@
 """surefoot: sure-footed decoding for open-weight language models.
 
-It watches what a model's own attention and logits say while it decodes, steadies the sampling token by token, and stops
-when the footing is bad. See `attach` for use inside ``model.generate``.
+It watches what a model's own attention and logits say while it decodes, steadies the sampling token by token, and can
+stop when the footing is bad. See `attach` for use inside ``model.generate``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from surefoot.control import Controller, Profile, Trace, load_profile
     from surefoot.engines.attach import Footing, attach
+    from surefoot.ssp import with_ssp
 
 __version__ = "0.1.0"
 
@@ -22,9 +23,10 @@ _HOMES = {
     "Profile": "surefoot.control",
     "Trace": "surefoot.control",
     "load_profile": "surefoot.control",
+    "with_ssp": "surefoot.ssp",
 }
 
-__all__ = ["Controller", "Footing", "Profile", "Trace", "__version__", "attach", "load_profile"]
+__all__ = ["Controller", "Footing", "Profile", "Trace", "__version__", "attach", "load_profile", "with_ssp"]
 
 
 def __getattr__(name: str) -> Any:

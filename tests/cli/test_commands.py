@@ -280,7 +280,9 @@ def test_an_interrupted_conversion_leaves_nothing(fake_package: Path, monkeypatc
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", "from surefoot.cli import main; main()", *arguments]
+    # A shell that runs the tests in the background has SIGINT ignored, and children inherit that.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{heard}; from surefoot.cli import main; main()", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
 

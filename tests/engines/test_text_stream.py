@@ -21,7 +21,7 @@ def push_all(stream: TextStream, tokens: list[int]) -> str:
     text = ""
     for token in tokens:
         text += stream.push(token)
-        if stream.stopped:
+        if stream.stopped_by:
             return text
     return text + stream.flush()
 
@@ -72,7 +72,7 @@ def test_special_tokens_are_not_shown(smollm: Any) -> None:
 def test_text_ends_before_a_stop_string(byte_tokenizer: Any, text: str, stop: tuple[str, ...], wanted: str) -> None:
     stream = TextStream(byte_tokenizer, stop)
     assert push_all(stream, byte_tokenizer(text, add_special_tokens=False)["input_ids"]) == wanted
-    assert stream.stopped
+    assert stream.stopped_by
 
 
 def test_what_may_begin_a_stop_string_is_held_back_until_it_does_not(byte_tokenizer: Any) -> None:
@@ -84,7 +84,7 @@ def test_what_may_begin_a_stop_string_is_held_back_until_it_does_not(byte_tokeni
 def test_a_partial_stop_string_at_the_end_is_flushed(byte_tokenizer: Any) -> None:
     stream = TextStream(byte_tokenizer, ("END",))
     assert push_all(stream, byte_tokenizer("the EN", add_special_tokens=False)["input_ids"]) == "the EN"
-    assert not stream.stopped
+    assert not stream.stopped_by
 
 
 @settings(max_examples=60, deadline=None)

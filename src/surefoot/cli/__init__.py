@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from surefoot import __version__
-from surefoot.cli import calibrate, models, profiles, run
+from surefoot.cli import ab, calibrate, models, profiles, run, serve
 from surefoot.errors import SurefootError
 
 app = typer.Typer(
@@ -27,8 +27,10 @@ app = typer.Typer(
     130 interrupted.""",
 )
 app.command("run")(run.run)
+app.command("serve")(serve.serve)
 app.command("calibrate")(calibrate.calibrate)
 app.add_typer(models.app, name="models")
+app.add_typer(ab.app, name="ab")
 app.add_typer(profiles.app, name="profiles")
 
 

@@ -102,7 +102,7 @@ def _summary(generation: TransformersGeneration, model: str, seconds: float) -> 
     ledger = generation.ledger()
     return {
         "model": model,
-        "profile": generation.request.profile.name,
+        "profile": generation.trace.profile.name if generation.trace.profile else None,
         "finish_reason": generation.finish_reason,
         "prompt_tokens": generation.prompt_tokens,
         **generation.trace.summary(),

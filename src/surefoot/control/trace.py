@@ -60,9 +60,9 @@ class TokenTrace:
 
 @dataclass(slots=True)
 class Trace:
-    """All tokens of one answer, under the profile that decided them."""
+    """All tokens of one answer, under the profile that decided them (None: nothing was measured)."""
 
-    profile: Profile
+    profile: Profile | None
     tokens: list[TokenTrace] = field(default_factory=list)
 
     def append(self, token_id: int, text: str, values: list[float], latency_ms: float | None = None) -> TokenTrace:
@@ -79,7 +79,7 @@ class Trace:
             state=State(int(values[row.STATE])).name,
             temperature=_number(values[row.TEMPERATURE]) or 0.0,
             top_p=_number(values[row.TOP_P]) or 0.0,
-            reason=reason(self.profile, values),
+            reason=reason(self.profile, values) if self.profile else "",
             sequence=int(values[row.SEQUENCE]),
             resampled=values[row.RESAMPLE] > 0,
             latency_ms=latency_ms,
@@ -114,7 +114,9 @@ class Trace:
         words = {"text", "state", "reason"}
         names = list(TokenTrace.__dataclass_fields__)
         schema = pa.schema([(n, pa.string() if n in words else numbers.get(n, pa.float64())) for n in names])
-        schema = schema.with_metadata({"surefoot.trace": str(TRACE_SCHEMA), "surefoot.profile": self.profile.dump()})
+        schema = schema.with_metadata(
+            {"surefoot.trace": str(TRACE_SCHEMA), "surefoot.profile": self.profile.dump() if self.profile else ""}
+        )
         try:
             pq.write_table(pa.Table.from_pylist(self.rows(), schema=schema), path)
         except OSError as error:

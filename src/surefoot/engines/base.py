@@ -11,7 +11,7 @@ from surefoot.control import Ledger, Profile, TokenTrace, Trace
 from surefoot.engines.chat import Message
 from surefoot.errors import InputError
 
-FinishReason = Literal["eos", "length", "stop", "fuse", "cancelled"]
+FinishReason = Literal["eos", "length", "context", "stop", "fuse", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Request:
     ----------
     prompt : str or list of dict
         Text for one user turn, or messages with "role" and "content".
-    profile : Profile
-        What decides.
+    profile : Profile or None
+        What decides; None measures and overrides nothing.
     max_tokens : int
         Longest answer; the model's context may shorten it.
     temperature, top_p, top_k
@@ -34,10 +34,16 @@ class Request:
         Strings that end the answer; they are not part of it.
     acting : bool
         False only measures.
+    fuse : bool
+        False reports a blown fuse and goes on.
+    fail_open : bool
+        Go on without measuring when that fails, rather than raise; `Generation.failed_open` says why.
+    top_logprobs : int or None
+        Give the log-probability of each token at temperature 1, and those of so many of the likeliest.
     """
 
     prompt: str | list[Message]
-    profile: Profile
+    profile: Profile | None
     max_tokens: int = 256
     temperature: float = 0.7
     top_p: float = 1.0
@@ -45,6 +51,9 @@ class Request:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     acting: bool = True
+    fuse: bool = True
+    fail_open: bool = False
+    top_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         checks = (
@@ -80,10 +89,16 @@ class Step:
         string is held back.
     token : TokenTrace or None
         None for the last step, if it only brings text that was held back.
+    logprob : float or None
+        Of the token, natural logarithm; None when not asked for, and for the token that ends an answer.
+    top_logprobs : tuple of (int, float)
+        The likeliest tokens, likeliest first.
     """
 
     text: str
     token: TokenTrace | None
+    logprob: float | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
 
 
 class Generation(Protocol):
@@ -96,12 +111,21 @@ class Generation(Protocol):
     text : str
         All text shown so far.
     finish_reason : str or None
-        None while it runs.
+        None while it runs. length: `max_tokens`; context: the model's context is full.
+    stop_string : str or None
+        The stop string that ended it.
+    failed_open : str or None
+        Why it went on without measuring.
+    prompt_tokens : int
+        Tokens of the prompt.
     """
 
     trace: Trace
     text: str
     finish_reason: FinishReason | None
+    stop_string: str | None
+    failed_open: str | None
+    prompt_tokens: int
     cancelled: threading.Event
 
     def __iter__(self) -> Iterator[Step]: ...
@@ -114,6 +138,10 @@ class Generation(Protocol):
         """Overrides decided and applied so far."""
         ...
 
+    def room(self) -> tuple[int, int]:
+        """Tokens that the cache has room for, and tokens in it."""
+        ...
+
 
 class Engine(Protocol):
     """Runs requests on one model."""
@@ -122,4 +150,12 @@ class Engine(Protocol):
 
     def stream(self, request: Request) -> Generation:
         """Begin an answer; `InputError` when the prompt does not fit."""
+        ...
+
+    def count(self, prompt: str | list[Message]) -> int:
+        """Tokens of a prompt; `InputError` when it does not fit."""
+        ...
+
+    def token_text(self, token: int) -> str:
+        """The text of one token on its own."""
         ...

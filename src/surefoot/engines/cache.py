@@ -47,3 +47,14 @@ def growing_cache(config: Any) -> DynamicCache:
     cache = DynamicCache(config=config)
     cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]  # type: ignore[no-untyped-call]
     return cache
+
+
+def room_of(cache: DynamicCache) -> tuple[int, int]:
+    """Tokens that the layers have room for, and tokens in them, each the sum over layers."""
+    held = used = 0
+    for layer in cache.layers:
+        if getattr(layer, "is_initialized", False) and isinstance(layer, DynamicLayer):
+            room = layer._key_room if isinstance(layer, GrowingLayer) else layer.keys
+            held += room.shape[2] if room is not None else 0
+            used += layer.get_seq_length()
+    return held, used

@@ -61,10 +61,18 @@ class Probe:
         of the signals is then a position.
     all_of_logits : bool
         Also measure what the state machine does not read (`logit_statistics`).
+    fail_late : bool
+        Let the forward pass end when observing it fails, and raise in `signals`.
     """
 
     def __init__(
-        self, model: nn.Module, profile: Profile, *, every_position: bool = False, all_of_logits: bool = False
+        self,
+        model: nn.Module,
+        profile: Profile,
+        *,
+        every_position: bool = False,
+        all_of_logits: bool = False,
+        fail_late: bool = False,
     ) -> None:
         layers = find_layers(model)
         wanted = profile.probe.layers
@@ -86,7 +94,8 @@ class Probe:
             )
         self._index = {id(layer.attention): i for i, layer in enumerate(self._layers)}
         self._blocks = [layer.block for layer in layers] if profile.consistency else []
-        self._every_position, self._all_of_logits = every_position, all_of_logits
+        self._every_position, self._all_of_logits, self._fail_late = every_position, all_of_logits, fail_late
+        self._failure: Exception | None = None
         self._looks: dict[Hashable, Look] = {}
         self._parts: list[tuple[list[int], AttentionStatistics]] = []
         self._wanted = profile.statistics
@@ -110,6 +119,14 @@ class Probe:
 
     def observe(self, module: nn.Module, query: Tensor, key: Tensor, mask: Any, kwargs: dict[str, Any]) -> None:
         """Take what one layer shows (called by the hook, before the layer attends)."""
+        try:
+            self._observe(module, query, key, mask, kwargs)
+        except Exception as error:
+            if not self._fail_late:
+                raise
+            self._failure = error
+
+    def _observe(self, module: nn.Module, query: Tensor, key: Tensor, mask: Any, kwargs: dict[str, Any]) -> None:
         i = self._index[id(module)]
         if i == 0:
             # A new forward pass: ids of its masks may be those of old ones.
@@ -143,6 +160,8 @@ class Probe:
         logits : Tensor
             ``(B, V)`` of the position that was observed (``(T, V)`` with every position).
         """
+        if self._failure is not None:
+            raise self._failure
         self._reduce()
         parts, self._parts = self._parts, []
         attention = self._in_order(parts)

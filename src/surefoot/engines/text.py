@@ -23,15 +23,15 @@ class TextStream:
         self._decode = DecodeStream(skip_special_tokens=True)
         self._stop = stop
         self._held = ""
-        self.stopped = False
+        self.stopped_by: str | None = None
 
     def push(self, token: int) -> str:
         """The text that ``token`` lets out: none while a character is incomplete or a stop string may have begun."""
         self._held += self._decode.step(self._backend, token) or ""
-        ends = [at for at in (self._held.find(s) for s in self._stop) if at >= 0]
+        ends = [(at, s) for s in self._stop if (at := self._held.find(s)) >= 0]
         if ends:
-            self.stopped = True
-            shown, self._held = self._held[: min(ends)], ""
+            at, self.stopped_by = min(ends)
+            shown, self._held = self._held[:at], ""
             return shown
         keep = max((_overlap(self._held, s) for s in self._stop), default=0)
         cut = len(self._held) - keep

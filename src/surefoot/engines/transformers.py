@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import inspect
+import math
 import threading
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from surefoot.control import Controller, Ledger, SamplerStep, Trace
+from surefoot.control import Controller, Ledger, Overrides, Profile, SamplerStep, Trace
 from surefoot.control import overrides as row
 from surefoot.engines.base import FinishReason, Request, Step
-from surefoot.engines.cache import growing_cache
+from surefoot.engines.cache import growing_cache, room_of
 from surefoot.engines.chat import Message, chat_text, context_length, end_ids
 from surefoot.engines.identity import check_profile, identity
 from surefoot.engines.probe import Probe, find_layers
 from surefoot.engines.sampler import draw
 from surefoot.engines.text import TextStream
+from surefoot.engines.turn import Turn
 from surefoot.errors import InputError, NonFiniteLogitsError
+
+_LogProbs = tuple[float | None, tuple[tuple[int, float], ...]]
 
 
 class TransformersEngine:
@@ -46,7 +51,8 @@ class TransformersEngine:
         find_layers(model)
         self.model, self.tokenizer = model, tokenizer
         self.model_name = identity(model)
-        self.turn = threading.Lock()
+        self.turn = Turn()
+        self._tokenizing = threading.Lock()
         self.ends = end_ids(model, tokenizer)
         self.context = context_length(model)
         accepted = inspect.signature(model.forward).parameters
@@ -69,13 +75,14 @@ class TransformersEngine:
         ProfileWarning
             The profile was calibrated on another model.
         """
-        for problem in check_profile(request.profile, self.model):
+        for problem in check_profile(request.profile, self.model) if request.profile else ():
             warnings.warn(problem, stacklevel=2)
         return TransformersGeneration(self, request, self.encode(request.prompt))
 
     def encode(self, prompt: str | list[Message]) -> Tensor:
         """``(1, T)`` token ids of a prompt in the model's chat format."""
-        ids = self.tokenizer(chat_text(self.tokenizer, prompt), add_special_tokens=False)["input_ids"]
+        with self._tokenizing:  # a tokenizer may change while it works
+            ids = self.tokenizer(chat_text(self.tokenizer, prompt), add_special_tokens=False)["input_ids"]
         if not ids:
             raise InputError("the prompt has no tokens.")
         if self.context is not None and len(ids) >= self.context:
@@ -83,6 +90,14 @@ class TransformersEngine:
                 f"the prompt has {len(ids)} tokens, and the model's context is {self.context}.", "Shorten the prompt."
             )
         return torch.tensor([ids], device=self.model.device)
+
+    def count(self, prompt: str | list[Message]) -> int:
+        """Tokens of a prompt in the model's chat format; `InputError` when it does not fit the context."""
+        return self.encode(prompt).shape[1]
+
+    def token_text(self, token: int) -> str:
+        """The text of one token on its own."""
+        return str(self.tokenizer.decode([token]))
 
 
 class TransformersGeneration:
@@ -94,13 +109,15 @@ class TransformersGeneration:
         self.trace = Trace(request.profile)
         self.text = ""
         self.finish_reason: FinishReason | None = None
+        self.stop_string: str | None = None
+        self.failed_open: str | None = None
         self.cancelled = threading.Event()
         self._engine = engine
         self._ids = ids
-        self._probe = Probe(engine.model, request.profile)
-        self._controller = Controller(request.profile, 1, ids.device)
-        self._slot = torch.zeros(1, dtype=torch.int64, device=ids.device)
-        self._controller.reset(self._slot, request.temperature, request.top_p, request.acting)
+        self._footing: _Footing | None = None
+        self._ended = Ledger(0, 0)
+        if request.profile is not None:
+            self._footing = _Footing(engine.model, request.profile, request)
         self._cache = growing_cache(engine.model.config)
         self._generator = None
         if request.seed is not None:
@@ -112,7 +129,11 @@ class TransformersGeneration:
 
     def ledger(self) -> Ledger:
         """Overrides decided and applied so far."""
-        return self._controller.ledger()
+        return self._footing.controller.ledger() if self._footing else self._ended
+
+    def room(self) -> tuple[int, int]:
+        """Tokens that the cache has room for, and tokens in it, summed over layers."""
+        return room_of(self._cache)
 
     def __iter__(self) -> Iterator[Step]:
         """Decode; each step is one token. Closing the iterator early cancels."""
@@ -129,7 +150,7 @@ class TransformersGeneration:
                     break
                 start = time.perf_counter()
                 with engine.turn:
-                    token, values = self._token(ids)
+                    token, values, logprobs = self._token(ids)
                 # A token's own text may be half a character; the stream puts characters together.
                 own = engine.tokenizer.decode([token])
                 entry = self.trace.append(token, own, values, round((time.perf_counter() - start) * 1e3, 3))
@@ -139,15 +160,16 @@ class TransformersGeneration:
                     break
                 shown = stream.push(token)
                 self.text += shown
-                if stream.stopped:
-                    self.finish_reason = "stop"
-                elif values[row.STOP] > 0:
+                if stream.stopped_by is not None:
+                    self.finish_reason, self.stop_string = "stop", stream.stopped_by
+                elif values[row.STOP] > 0 and request.fuse:
                     self.finish_reason = "fuse"
-                yield Step(shown, entry)
+                yield Step(shown, entry, *logprobs)
                 if self.finish_reason:
                     break
                 ids = torch.tensor([[token]], device=ids.device)
-            self.finish_reason = self.finish_reason or "length"
+            if self.finish_reason is None:
+                self.finish_reason = "length" if request.max_tokens <= room else "context"
             rest = stream.flush()
             if rest:
                 self.text += rest
@@ -155,18 +177,15 @@ class TransformersGeneration:
         finally:
             self.finish_reason = self.finish_reason or "cancelled"
 
-    def _token(self, ids: Tensor) -> tuple[int, list[float]]:
+    def _token(self, ids: Tensor) -> tuple[int, list[float], _LogProbs]:
         """One forward pass over ``ids`` ``(1, T)``, measured, decided and drawn."""
         engine, request = self._engine, self.request
         kept = {"logits_to_keep": 1} if engine.keeps_logits else {}
-        with torch.inference_mode(), self._probe.watching():
+        watching = self._footing.probe.watching() if self._footing else nullcontext()
+        with torch.inference_mode(), watching:
             output = engine.model(input_ids=ids, use_cache=True, **{engine.cache_argument: self._cache}, **kept)
             logits = output.logits[:, -1]
-            signals = self._probe.signals(logits)
-            overrides = self._controller.decide(signals, self._slot)
-            values: list[float] = overrides.packed[:, 0].tolist()
-            if values[row.ENTROPY] != values[row.ENTROPY]:
-                raise NonFiniteLogitsError(len(self.trace.tokens) + 1)
+            values = self._decide(logits)
             token = draw(
                 logits,
                 values[row.TEMPERATURE],
@@ -175,5 +194,62 @@ class TransformersGeneration:
                 times=2 if values[row.RESAMPLE] > 0 else 1,
                 generator=self._generator,
             )
-            self._controller.acknowledge(SamplerStep(overrides.sequence), self._slot)
-        return token, values
+            if self._footing:
+                self._footing.acknowledge()
+            logprobs = _log_probabilities(logits, token, request.top_logprobs)
+        return token, values, logprobs
+
+    def _decide(self, logits: Tensor) -> list[float]:
+        """A column of `Overrides.packed` for this token."""
+        if self._footing is not None:
+            try:
+                values = self._footing.decide(logits)
+            except Exception as error:
+                if not self.request.fail_open:
+                    raise
+                # The answer matters more than its footing; whoever asked is told.
+                self.failed_open = f"{type(error).__name__}: {error}"
+                self._ended = self._footing.controller.ledger()
+                self._footing = None
+            else:
+                if values[row.ENTROPY] != values[row.ENTROPY]:
+                    raise NonFiniteLogitsError(len(self.trace.tokens) + 1)
+                return values
+        if bool(logits.isnan().any()):
+            raise NonFiniteLogitsError(len(self.trace.tokens) + 1)
+        values = [math.nan] * row.ROWS
+        values[row.TEMPERATURE], values[row.TOP_P] = self.request.temperature, self.request.top_p
+        values[row.STATE] = values[row.FRESH] = values[row.SEQUENCE] = values[row.STOP] = values[row.RESAMPLE] = 0.0
+        return values
+
+
+class _Footing:
+    """What measures and decides one answer: a probe, and a controller with one slot."""
+
+    def __init__(self, model: Any, profile: Profile, request: Request) -> None:
+        device = model.device
+        self.probe = Probe(model, profile, fail_late=request.fail_open)
+        self.controller = Controller(profile, 1, device)
+        self._slot = torch.zeros(1, dtype=torch.int64, device=device)
+        self._overrides: Overrides | None = None
+        self.controller.reset(self._slot, request.temperature, request.top_p, request.acting)
+
+    def decide(self, logits: Tensor) -> list[float]:
+        """Decide the step that made ``logits`` ``(1, V)``."""
+        self._overrides = self.controller.decide(self.probe.signals(logits), self._slot)
+        values: list[float] = self._overrides.packed[:, 0].tolist()
+        return values
+
+    def acknowledge(self) -> None:
+        """The decision is applied."""
+        assert self._overrides is not None
+        self.controller.acknowledge(SamplerStep(self._overrides.sequence), self._slot)
+
+
+def _log_probabilities(logits: Tensor, token: int, top: int | None) -> _LogProbs:
+    """Log-probability of ``token`` and the ``top`` likeliest, at temperature 1, and at least -9999 (JSON)."""
+    if top is None:
+        return None, ()
+    log_p = logits[0].float().log_softmax(-1).clamp(min=-9999.0)
+    values, indices = log_p.topk(min(top, log_p.shape[0]))
+    return float(log_p[token]), tuple(zip(indices.tolist(), values.tolist(), strict=True))

@@ -1,0 +1,1 @@
+"""Evidence: what steadying bought, from logs."""

@@ -1,0 +1,1 @@
+"""HTTP for the embedded engine: Messages, Chat Completions, traces, feedback, metrics, playground."""
