@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine with Python 3.11 or newer:
-#   make run    set up, fetch the default model, and answer a question with the footing of every token
+#   make run    set up, fetch the default model, and serve it with a playground on http://127.0.0.1:8000
 #   make test   the same set-up, then linters, types and the whole suite
 PYTHON ?= python3
 VENV := .venv
@@ -7,8 +7,10 @@ BIN := $(VENV)/bin
 
 .PHONY: run test setup model calibrate clean
 
+PORT ?= 8000
+
 run: model
-	$(BIN)/surefoot run "Who wrote the play Hamlet, and when?" --seed 1 --max-tokens 60 --tokens
+	$(BIN)/surefoot serve --port $(PORT)
 
 test: model
 	$(BIN)/ruff check .

@@ -87,7 +87,13 @@ def get_model(name: str = DEFAULT_MODEL, report: Any = lambda step: None) -> Pat
     target = cache_dir() / model.folder
     if is_ready(model):
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(
+            f"the cache folder {target.parent} cannot be made: {error.strerror or error}.",
+            f"Set {CACHE_VARIABLE} to a folder that can be written.",
+        ) from error
     # All in a folder beside the target, renamed at the end: an interrupted conversion leaves nothing half done.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as made:
         source = _source(model, Path(made), report)
@@ -146,8 +152,12 @@ def load_model(name: str = DEFAULT_MODEL, report: Any = lambda step: None) -> tu
         tokenizer = AutoTokenizer.from_pretrained(path)
         dtype = torch.float32 if not torch.cuda.is_available() else "auto"
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"cannot load '{name}': {str(error).splitlines()[0]}") from error
+    except Exception as error:  # a damaged folder raises whatever the file's own reader raises
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        hint = "It must be a folder that `save_pretrained` wrote, with its tokenizer."
+        if not Path(name).is_dir() and name not in MODELS:
+            reason, hint = "there is no such folder, and it cannot be had from the hub", f"Known: {', '.join(MODELS)}."
+        raise ModelError(f"cannot load '{name}': {reason}.", hint) from error
     if torch.cuda.is_available():
         model = model.to("cuda")  # type: ignore[arg-type]
     return model.eval(), tokenizer

@@ -91,7 +91,9 @@ def test_neutral_has_no_reason():
 
 
 def test_the_reason_of_an_undefined_score_is_too_few_keys():
-    assert reasons(trace_of(*scores(NAN))) == [("NEUTRAL", "undefined: fewer than 8 visible keys")]
+    assert reasons(trace_of(*scores(NAN))) == [
+        ("NEUTRAL", "undefined: fewer than 8 visible keys, or a head without spread")
+    ]
 
 
 def test_the_reason_of_a_second_draw_stands_alone_in_neutral():

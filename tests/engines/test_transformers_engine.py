@@ -101,7 +101,7 @@ def test_the_context_limits_the_answer(small: TransformersEngine) -> None:
     small.ends = set()
     prompt = "x" * 250
     generation = finish(small.stream(Request(prompt, OBSERVE, max_tokens=50, temperature=1.0, seed=0)))
-    assert generation.finish_reason == "length"
+    assert generation.finish_reason == "context"
     assert generation.prompt_tokens + len(generation.trace.tokens) == 256
 
 

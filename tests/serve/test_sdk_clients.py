@@ -9,10 +9,9 @@ import anthropic
 import httpx
 import openai
 import pytest
+from client import QUESTION
 
 from surefoot import with_ssp
-
-QUESTION = [{"role": "user", "content": "What does a notary do?"}]
 
 ARTICLE_LINE = "SSP:domain=legal;confidence=high;tolerance=strict;fallback=conservative"
 EVENTS = ["message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta",

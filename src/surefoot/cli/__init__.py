@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from typing import Annotated
@@ -51,6 +52,9 @@ def _options(
 
 def main() -> None:
     """Run the command line; errors of our own are printed without a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character still gets the rest
     warnings.showwarning = lambda message, *where, **more: typer.echo(f"warning: {message}", err=True)
     try:
         app()
@@ -59,3 +63,8 @@ def main() -> None:
         if error.hint:
             typer.echo(error.hint, err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or error.errno is None:
+            raise
+        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
+        sys.exit(1)

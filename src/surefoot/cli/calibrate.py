@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from surefoot.cli.files import check_writable
 from surefoot.errors import InputError
 
 DEFAULT_STATISTICS = "kurtosis,mean,std"
@@ -63,8 +64,11 @@ def calibrate(
     wanted = tuple(s for s in STATISTICS if s in {w.strip() for w in statistics.split(",")})
     if len(wanted) != len(statistics.split(",")):
         raise InputError(f"--statistics {statistics}: unknown or repeated.", f"Known: {', '.join(STATISTICS)}.")
-    if not out.resolve().parent.is_dir():
-        raise InputError(f"the folder of --out {out} does not exist.")
+    check_writable(out, "--out")
+    if not 0 < len(name or out.stem) <= 100:
+        raise InputError("a profile's name has 1 to 100 characters.", "Give one with --name.")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"seed must be from 0 to 2**63 - 1, got {seed}.")
     corpus = load_corpus(data, one_prompt_per_line=prompts, limit=limit)
     loaded, tokenizer = load_model(model, lambda step: typer.echo(step, err=True))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from surefoot.cli.files import check_writable
 from surefoot.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from surefoot.control import Profile
     from surefoot.engines.transformers import TransformersGeneration
 
+MAX_PROMPT = 10_000_000
 COLOURS = {"NEUTRAL": "", "LOW": "yellow", "HIGH": "green", "SHOCK": "magenta", "FUSE": "bold red"}
 
 
@@ -51,9 +53,13 @@ def run(
     from surefoot.models import load_model
 
     if prompt == "-":
-        prompt = sys.stdin.read()
-    if trace is not None and not trace.resolve().parent.is_dir():
-        raise InputError(f"the folder of --trace {trace} does not exist.")
+        prompt = sys.stdin.read(MAX_PROMPT + 1)
+        if len(prompt) > MAX_PROMPT:
+            raise InputError(
+                f"the prompt has more than {MAX_PROMPT:,} characters.", "No model here takes so long a one."
+            )
+    if trace is not None:
+        check_writable(trace, "--trace")
     chosen = _profile(profile, model)
     request = Request(
         prompt, chosen, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed,
@@ -95,7 +101,7 @@ def _profile(name: str | None, model: str) -> Profile:
     from surefoot.control import load_profile
     from surefoot.models import DEFAULT_MODEL
 
-    return load_profile(name or ("careful" if model == DEFAULT_MODEL else "observe"))
+    return load_profile(("careful" if model == DEFAULT_MODEL else "observe") if name is None else name)
 
 
 def _summary(generation: TransformersGeneration, model: str, seconds: float) -> dict[str, Any]:

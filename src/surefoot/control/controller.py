@@ -123,6 +123,16 @@ class Controller:
         state[APPLIED, at] += applied
         state[LAST, at] = last + (current - last) * applied
 
+    def mute(self, slots: Tensor) -> None:
+        """From now on override nothing in some slots: their requests have ended and only pad a batch.
+
+        Parameters
+        ----------
+        slots : Tensor
+            ``(capacity,)`` bool.
+        """
+        self._state[[ACTING, SAMPLING]] *= ~slots.to(self.device)
+
     def ledger(self, slots: Tensor | None = None) -> Ledger:
         """Overrides decided and applied so far by the requests in ``slots`` (default: all). Reads to the host."""
         rows = self._state[[DECIDED, APPLIED]]

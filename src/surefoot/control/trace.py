@@ -145,7 +145,7 @@ def reason(profile: Profile, values: list[float]) -> str:
     if state is State.FUSE and profile.fuse:
         text = f"entropy of the last {profile.fuse.window} tokens spreads less than {profile.fuse.std_below:g} nats"
     elif state is State.NEUTRAL and math.isnan(values[row.SCORE]):
-        text = f"undefined: fewer than {profile.probe.min_keys} visible keys"
+        text = f"undefined: fewer than {profile.probe.min_keys} visible keys, or a head without spread"
     elif state is not State.NEUTRAL and not values[row.FRESH]:
         text = f"{state.name} held"
     elif state is State.SHOCK and profile.shock:

@@ -58,7 +58,10 @@ class Request:
     def __post_init__(self) -> None:
         checks = (
             (self.max_tokens >= 1, f"max_tokens must be at least 1, got {self.max_tokens}"),
-            (0 <= self.temperature <= 5, f"temperature must be from 0 to 5, got {self.temperature}"),
+            (
+                self.temperature == 0 or 1e-4 <= self.temperature <= 5,
+                f"temperature must be 0, or from 0.0001 to 5, got {self.temperature}",
+            ),
             (0 < self.top_p <= 1, f"top_p must be above 0 and at most 1, got {self.top_p}"),
             (self.top_k is None or self.top_k >= 1, f"top_k must be at least 1, got {self.top_k}"),
             (self.seed is None or 0 <= self.seed < 2**63, f"seed must be from 0 to 2**63 - 1, got {self.seed}"),

@@ -87,6 +87,11 @@ class Look:
 
     def add(self, layer: int, query: Tensor, key: Tensor) -> None:
         """Measure one layer, whose number is ``layer``."""
+        if len(self.members) == len(self._each):
+            raise ModelError(
+                "the model's layers attend more than once in a forward pass, and surefoot cannot tell which is meant.",
+                "Models of this kind cannot be observed.",
+            )
         dots, norms = self._each[len(self.members)]
         self.members.append(layer)
         key = key if self._range is None else key[:, :, self._range]

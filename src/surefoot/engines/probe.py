@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ class Probe:
         self._blocks = [layer.block for layer in layers] if profile.consistency else []
         self._every_position, self._all_of_logits, self._fail_late = every_position, all_of_logits, fail_late
         self._failure: Exception | None = None
+        self._thread = 0
         self._looks: dict[Hashable, Look] = {}
         self._parts: list[tuple[list[int], AttentionStatistics]] = []
         self._wanted = profile.statistics
@@ -104,6 +106,7 @@ class Probe:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Observe every forward pass made while the context is open."""
+        self._thread = threading.get_ident()
         with ExitStack() as stack:
             stack.enter_context(observing([layer.attention for layer in self._layers], self))
             for i, block in enumerate(self._blocks):
@@ -119,6 +122,8 @@ class Probe:
 
     def observe(self, module: nn.Module, query: Tensor, key: Tensor, mask: Any, kwargs: dict[str, Any]) -> None:
         """Take what one layer shows (called by the hook, before the layer attends)."""
+        if threading.get_ident() != self._thread:
+            return  # somebody else uses the model meanwhile
         try:
             self._observe(module, query, key, mask, kwargs)
         except Exception as error:
@@ -165,6 +170,11 @@ class Probe:
         self._reduce()
         parts, self._parts = self._parts, []
         attention = self._in_order(parts)
+        if attention.kurtosis.shape[0] != logits.shape[0]:
+            raise ModelError(
+                f"the last forward pass had {attention.kurtosis.shape[0]} rows, these logits have {logits.shape[0]}.",
+                "Something else runs the model inside generate (a logits processor?); surefoot cannot observe that.",
+            )
         consistency = None
         if self._blocks:
             consistency = block_consistency(torch.stack(self._hidden))  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from surefoot.engines.probe import Probe, find_layers
 from surefoot.engines.sampler import draw
 from surefoot.engines.text import TextStream
 from surefoot.engines.turn import Turn
-from surefoot.errors import InputError, NonFiniteLogitsError
+from surefoot.errors import InputError, ModelError, NonFiniteLogitsError
 
 _LogProbs = tuple[float | None, tuple[tuple[int, float], ...]]
 
@@ -183,7 +183,12 @@ class TransformersGeneration:
         kept = {"logits_to_keep": 1} if engine.keeps_logits else {}
         watching = self._footing.probe.watching() if self._footing else nullcontext()
         with torch.inference_mode(), watching:
-            output = engine.model(input_ids=ids, use_cache=True, **{engine.cache_argument: self._cache}, **kept)
+            try:
+                output = engine.model(input_ids=ids, use_cache=True, **{engine.cache_argument: self._cache}, **kept)
+            except ValueError as error:
+                if "cache" not in str(error):
+                    raise
+                raise ModelError(f"{type(engine.model).__name__} does not take surefoot's cache: {error}") from error
             logits = output.logits[:, -1]
             values = self._decide(logits)
             token = draw(

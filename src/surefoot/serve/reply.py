@@ -60,7 +60,7 @@ def streamed(events: AsyncIterator[Event]) -> EventSourceResponse:
     async def sent() -> AsyncIterator[ServerSentEvent]:
         async for name, data in events:
             text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-            yield ServerSentEvent(text, event=name)
+            yield ServerSentEvent(text, event=name, sep="\n")
 
     return EventSourceResponse(sent(), ping=PING_SECONDS, sep="\n")
 

@@ -85,6 +85,10 @@ def load_corpus(path: Path | None, *, one_prompt_per_line: bool = False, limit: 
     if limit is not None and limit < len(pairs):
         pairs = [pairs[i * len(pairs) // limit] for i in range(limit)]
     items, groups = zip(*pairs, strict=True)
+    try:
+        "".join(items).encode()
+    except UnicodeEncodeError as error:  # an escape like \\ud800 in JSON
+        raise InputError(f"{path} holds a text that is not valid Unicode: {error.reason}.") from error
     return Corpus(path.name, hashlib.sha256(raw).hexdigest(), list(items), list(groups), running_text)
 
 
@@ -100,7 +104,7 @@ def _jsonl(path: Path, text: str) -> list[tuple[str, str]]:
             continue
         try:
             row: Any = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}, line {number}: not JSON ({error}).") from error
         prompt = row.get("prompt") if isinstance(row, dict) else None
         if prompt is None and isinstance(row, dict) and isinstance(row.get("question"), str):
@@ -125,7 +129,7 @@ def _squad(path: Path, text: str) -> list[tuple[str, str]]:
             for paragraph in article["paragraphs"]
             for qa in paragraph["qas"]
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"{path} is not in SQuAD format ({type(error).__name__}: {error}).",
             "Other data goes into .jsonl: one object a line with 'prompt'.",

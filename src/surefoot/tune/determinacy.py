@@ -68,9 +68,9 @@ def fit_determinacy(baseline: Baseline, progress: Callable[[str], None] = lambda
     chosen: tuple[int, ...] = ()
     reached = -1.0
     while reached < best - TOLERANCE and len(chosen) < problem.layers:
-        progress(f"{len(chosen)} layers chosen, R {max(reached, 0):.3f} of {best:.3f}")
         candidates = [tuple(sorted((*chosen, layer))) for layer in everything if layer not in chosen]
         reached, chosen = max((problem.correlation(layers, penalty), layers) for layers in candidates)
+        progress(f"{len(chosen)} layers chosen, R {reached:.3f} of {best:.3f}")
     columns = problem.columns(chosen)
     weights = problem.solve(columns, penalty)
     recipe = Recipe(
