@@ -220,3 +220,38 @@ def test_the_engine_and_attach_decide_the_same(byte_model: Any) -> None:
     assert ids(generation) == [t.id for t in traced]
     assert [t.state for t in generation.trace.tokens] == [t.state for t in traced]
     assert {t.state for t in traced} == {"HIGH", "NEUTRAL"}
+
+
+def test_log_probabilities_are_those_of_the_model_at_temperature_1(engine: TransformersEngine) -> None:
+    request = Request("Name a fruit.", OBSERVE, max_tokens=5, temperature=0.5, seed=1, top_logprobs=3)
+    generation = engine.stream(request)
+    steps = [step for step in generation if step.token is not None]
+    prompt = engine.encode(request.prompt)
+    answer = torch.tensor([[step.token.id for step in steps if step.token]])
+    with torch.inference_mode():
+        logits = engine.model(torch.cat([prompt, answer], 1)).logits[0, prompt.shape[1] - 1 : -1]
+    expected = logits.log_softmax(-1)
+    for step, row in zip(steps, expected, strict=True):
+        assert step.token is not None and step.logprob == pytest.approx(float(row[step.token.id]), abs=1e-3)
+        values, indices = row.topk(3)
+        assert [t for t, _ in step.top_logprobs] == indices.tolist()
+        assert [p for _, p in step.top_logprobs] == pytest.approx(values.tolist(), abs=1e-3)
+
+
+def test_without_a_profile_nothing_is_measured_and_the_tokens_are_the_same(engine: TransformersEngine) -> None:
+    base = {"max_tokens": 8, "temperature": 0.9, "seed": 4}
+    off = finish(engine.stream(Request("Name a fruit.", None, **base)))
+    assert ids(off) == ids(finish(engine.stream(Request("Name a fruit.", OBSERVE, **base))))
+    assert {(t.kurtosis, t.entropy, t.state, t.reason) for t in off.trace.tokens} == {(None, None, "NEUTRAL", "")}
+    held, used = off.room()
+    assert held > used > 0
+
+
+def test_a_fuse_that_may_not_stop_is_reported(small: TransformersEngine) -> None:
+    small.ends = set()
+    fuse = Profile(name="fuse", fuse=FuseRule(window=5, std_below=100.0))
+    base = {"max_tokens": 9, "temperature": 1.0, "seed": 0}
+    stopped = finish(small.stream(Request("x" * 20, fuse, **base)))
+    assert stopped.finish_reason == "fuse" and len(stopped.trace.tokens) == 5
+    went_on = finish(small.stream(Request("x" * 20, fuse, fuse=False, **base)))
+    assert went_on.finish_reason == "length" and went_on.trace.tokens[4].state == "FUSE"

@@ -34,6 +34,7 @@ def page(browser: Browser, real_address: str) -> Iterator[Page]:
     page.on("requestfailed", lambda request: errors.append(f"{request.url}: {request.failure}"))
     page.goto(real_address)
     expect(page.locator("#about")).to_have_text("SmolLM2-135M-Instruct")
+    expect(page.locator("#key")).to_be_hidden()
     yield page
     page.context.close()
     assert [e for e in errors if "ERR_ABORTED" not in e] == []
@@ -140,10 +141,11 @@ def test_every_control_has_a_name(page: Page) -> None:
 
 
 def test_a_screenshot_for_the_readme(page: Page, tmp_path: Path) -> None:
+    page.set_viewport_size({"width": 1280, "height": 1330})
     page.select_option("#domain", "legal")
     page.select_option("#beside", "observe")
     ask(page, 60)
     page.locator(".token[data-state=LOW]").nth(4).hover()
     target = Path(os.environ.get("SUREFOOT_SCREENSHOT", tmp_path / "playground.png"))
-    page.screenshot(path=target, full_page=True)
+    page.screenshot(path=target)
     assert target.stat().st_size > 20_000
