@@ -31,31 +31,22 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
         r = self.registry
-        self.active_ratio = Gauge(
+
+        def recent(name: str, about: str) -> Gauge:
+            gauge = Gauge(name, f"{about}, over the last {WINDOW} answers (S9)", registry=r)
+            gauge.set(math.nan)  # unknown, which is neither good nor an alarm
+            return gauge
+
+        self.active_ratio = recent(
             "ssp_state_machine_active_ratio",
-            f"Share of the last {WINDOW} answers that wanted the state machine and had it to the end (S9)",
-            registry=r,
+            "Share of answers that had the state machine to the end, of those that wanted it",
         )
-        self.fragmentation = Gauge(
-            "kv_cache_fragmentation_rate",
-            f"Share of the cache held by the last {WINDOW} answers that no token used (S9)",
-            registry=r,
+        self.fragmentation = recent("kv_cache_fragmentation_rate", "Share of the cache that no token used")
+        self.drop_rate = recent("temp_command_drop_rate", "Overrides decided and not applied, over those decided")
+        self.entropy_std = recent(
+            "semantic_entropy_std_5tokens", f"Standard deviation of the entropy of {SPREAD} tokens in a row, nats"
         )
-        self.drop_rate = Gauge(
-            "temp_command_drop_rate",
-            f"Overrides of the last {WINDOW} answers that were decided and not applied, over those decided (S9)",
-            registry=r,
-        )
-        self.entropy_std = Gauge(
-            "semantic_entropy_std_5tokens",
-            f"Spread (std) of the entropy of {SPREAD} tokens in a row, nats, mean of the last {WINDOW} answers (S9)",
-            registry=r,
-        )
-        self.consistency = Gauge(
-            "cross_block_consistency_score",
-            f"Cosine of adjacent blocks' outputs, mean of the last {WINDOW} answers whose profile measures it (S9)",
-            registry=r,
-        )
+        self.consistency = recent("cross_block_consistency_score", "Cosine of adjacent blocks' outputs, where measured")
         self.requests = Counter(
             "surefoot_requests",
             "Requests by endpoint, how they ended, and arm",
@@ -82,8 +73,6 @@ class Metrics:
         self._spreads: deque[float] = deque(maxlen=WINDOW)
         self._agreement: deque[float] = deque(maxlen=WINDOW)
         self._room: deque[tuple[int, int]] = deque(maxlen=WINDOW)
-        for gauge in (self.active_ratio, self.fragmentation, self.drop_rate, self.entropy_std, self.consistency):
-            gauge.set(math.nan)  # unknown, which is neither good nor an alarm
 
     def answered(self, trace: Trace, ledger: Ledger, *, active: bool | None, room: tuple[int, int]) -> None:
         """Count an answer that has ended.

@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.engines.base import Step
 from surefoot.serve.answer import Answer, Piece
+from surefoot.serve.content import TEXT_ONLY, Block, StopText, text_of
 from surefoot.serve.errors import APIError, error_body
 from surefoot.serve.reply import Event, streamed, told, whole
 from surefoot.serve.server import Sampling, Server, server_of
 
 router = APIRouter(tags=["Chat Completions"])
 DEFAULT_TOKENS = 512
-_VLLM = "The embedded engine has text only; serve the model with `--engine vllm` for this, once it is there."
 # Fields that would change the answer, with the values that do not.
 _INERT: dict[str, tuple[Any, ...]] = {
     "tools": (None, []),
@@ -35,23 +35,13 @@ _INERT: dict[str, tuple[Any, ...]] = {
     "n": (None, 1),
 }
 
-StopText = Annotated[str, Field(min_length=1, max_length=200)]
-
-
-class Part(BaseModel):
-    """A part of a message."""
-
-    model_config = ConfigDict(extra="allow")
-    type: str = Field(max_length=50)
-    text: str | None = None
-
 
 class ChatMessage(BaseModel):
     """One turn."""
 
     model_config = ConfigDict(extra="allow")
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part]
+    content: str | list[Block]
 
 
 class StreamOptions(BaseModel):
@@ -99,18 +89,11 @@ def prompt_of(body: ChatBody) -> list[dict[str, str]]:
     """The messages as the model gets them; `APIError` for what the embedded engine cannot do."""
     for name, inert in _INERT.items():
         if (body.model_extra or {}).get(name) not in inert:
-            raise APIError(400, f"{name} is not supported. {_VLLM}", param=name)
+            raise APIError(400, f"{name} is not supported. {TEXT_ONLY}", param=name)
     messages = []
     for i, message in enumerate(body.messages):
-        content = message.content
-        if not isinstance(content, str):
-            for part in content:
-                if part.type != "text" or part.text is None:
-                    where = f"messages.{i}.content"
-                    raise APIError(400, f"{where}: a part of type '{part.type}' is not supported. {_VLLM}", param=where)
-            content = "\n".join(part.text or "" for part in content)
         role = "system" if message.role == "developer" else message.role
-        messages.append({"role": role, "content": content})
+        messages.append({"role": role, "content": text_of(message.content, f"messages.{i}.content")})
     return messages
 
 
@@ -139,10 +122,9 @@ async def create_completion(body: ChatBody, http: HTTPRequest) -> Any:
         with_usage = body.stream_options is not None and body.stream_options.include_usage
         return streamed(_chunks(server, answer, created, with_usage=with_usage))
     pieces = await whole(http, answer)
-    text = answer.text if answer.abstained else "".join(p.text for p in pieces)
     choice = {
         "index": 0,
-        "message": {"role": "assistant", "content": text, "refusal": None},
+        "message": {"role": "assistant", "content": answer.text, "refusal": None},
         "logprobs": _logprobs(server, [s for p in pieces for s in p.steps]) if body.logprobs else None,
         "finish_reason": _finish(answer),
     }

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from fastapi import Request as HTTPRequest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from surefoot.serve.answer import Answer, Piece
+from surefoot.serve.content import TEXT_ONLY, Block, StopText, text_of
 from surefoot.serve.errors import APIError, error_body
 from surefoot.serve.reply import Event, streamed, told, whole
 from surefoot.serve.server import Sampling, Server, server_of
 
 router = APIRouter(tags=["Messages"])
-_VLLM = "The embedded engine has text only; serve the model with `--engine vllm` for this, once it is there."
 _STOP_REASONS = {"stop": "stop_sequence", "length": "max_tokens", "context": "model_context_window_exceeded"}
-
-
-class TextBlock(BaseModel):
-    """A block of text."""
-
-    model_config = ConfigDict(extra="allow")
-    type: str = Field(max_length=50)
-    text: str | None = None
 
 
 class InputMessage(BaseModel):
     """One turn."""
 
     role: Literal["user", "assistant"]
-    content: str | list[TextBlock]
+    content: str | list[Block]
 
 
 class MessageSettings(BaseModel):
@@ -40,12 +32,9 @@ class MessageSettings(BaseModel):
 
     model: str = Field(max_length=200, description="Any name: one model is loaded, and the answer names it.")
     messages: list[InputMessage] = Field(min_length=1, max_length=10_000)
-    system: str | list[TextBlock] | None = None
+    system: str | list[Block] | None = None
     tools: list[dict[str, Any]] | None = None
     thinking: dict[str, Any] | None = None
-
-
-StopText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class MessagesBody(MessageSettings):
@@ -69,9 +58,9 @@ class Count(BaseModel):
 def prompt_of(body: MessageSettings) -> list[dict[str, str]]:
     """The messages as the model gets them; `APIError` for what the embedded engine cannot do."""
     if body.tools:
-        raise APIError(400, f"tools are not supported. {_VLLM}", param="tools")
+        raise APIError(400, f"tools are not supported. {TEXT_ONLY}", param="tools")
     if body.thinking and body.thinking.get("type") != "disabled":
-        raise APIError(400, f"thinking is not supported. {_VLLM}", param="thinking")
+        raise APIError(400, f"thinking is not supported. {TEXT_ONLY}", param="thinking")
     turns = [("system", body.system, "system")] if body.system else []
     turns += [(m.role, m.content, f"messages.{i}.content") for i, m in enumerate(body.messages)]
     messages: list[dict[str, str]] = []
@@ -86,16 +75,6 @@ def prompt_of(body: MessageSettings) -> list[dict[str, str]]:
     return messages
 
 
-def text_of(content: str | list[TextBlock], where: str) -> str:
-    """The text of a content; `APIError` for a block that is no text."""
-    if isinstance(content, str):
-        return content
-    for i, block in enumerate(content):
-        if block.type != "text" or block.text is None:
-            raise APIError(400, f"{where}.{i}: a block of type '{block.type}' is not supported. {_VLLM}", param=where)
-    return "\n".join(block.text or "" for block in content)
-
-
 @router.post("/v1/messages", summary="Answer a conversation")
 async def create_message(body: MessagesBody, http: HTTPRequest) -> Any:
     """Anthropic's Messages API, with a ``surefoot`` object in every answer (in a stream: an event before the last)."""
@@ -105,11 +84,10 @@ async def create_message(body: MessagesBody, http: HTTPRequest) -> Any:
     answer = await server.begin(http, prompt_of(body), sampling, user=user if isinstance(user, str) else None)
     if body.stream:
         return streamed(_events(server, answer))
-    pieces = await whole(http, answer)
-    text = answer.text if answer.abstained else "".join(p.text for p in pieces)
+    await whole(http, answer)
     return {
         **_head(server, answer),
-        "content": [{"type": "text", "text": text}] if text else [],
+        "content": [{"type": "text", "text": answer.text}] if answer.text else [],
         **_stop(answer),
         "usage": _usage(answer),
         "surefoot": answer.surefoot(),
