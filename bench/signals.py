@@ -1,4 +1,4 @@
-"""What the signals say on questions with known answers: the table of docs/design.md, measured again.
+"""What the signals say on questions with known answers: the tables of docs/results.md.
 
 How often the article's rules fire, how well single scores and fitted ones tell right answers from wrong ones (AUROC),
 and how well attention foretells the entropy of the next token.
@@ -69,7 +69,7 @@ def answer(model: Any, tokenizer: Any, prompts: list[str]) -> list[tuple[str, li
 
 def numbers(signals: Signals, row: int) -> dict[str, np.ndarray]:
     """One token's numbers."""
-    attention = AttentionStatistics(**{s: signals.attention.get(s)[row : row + 1] for s in (*KEPT, "skewness")})
+    attention = AttentionStatistics(**{s: signals.attention.get(s)[row : row + 1] for s in KEPT})
     layers, heads = attention.kurtosis.shape[1:]
     logits = signals.logits
     assert logits.top_probability is not None and logits.varentropy is not None
