@@ -171,7 +171,20 @@ def test_a_body_that_is_too_large_is_refused_however_it_is_sent(small: Small) ->
     assert server.slots.running == 0
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"model": 1}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b'{"model": 1}',
+        b"[" * 100_000,
+        b'{"surefoot": {"\\ud800": 1}}',
+        b'{"model": "any", "max_tokens": 1, "messages": [{"role": "user", "content": "\\ud800"}]}',
+    ],
+)
 def test_bodies_that_are_no_request_get_400(small: Small, raw: bytes) -> None:
     address, _ = small()
     for path in ("/v1/messages", "/v1/chat/completions", "/v1/feedback", "/v1/messages/count_tokens"):

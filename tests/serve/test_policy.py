@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from client import ask
 
 from surefoot.control import Action, FuseRule, LowRule, Profile, load_profile
 from surefoot.errors import ProfileError
@@ -79,6 +80,21 @@ def test_an_arm_is_stable_and_has_its_share(store: ProfileStore) -> None:
     made = plan(store, "domain=legal", shares={"article": 0.1}, key=in_arm)
     assert made.arm == "article" and made.profile.name == "article"
     assert plan(store, "domain=legal", shares={"article": 0.1}, key=in_arm, profile="careful").arm == CONTROL
+
+
+def test_an_arm_without_an_id_is_that_of_the_conversation(small: Any) -> None:
+    address, _ = small(ab={"article": 0.5})
+
+    def arms(text: str, **body: Any) -> set[str]:
+        messages = [{"role": "user", "content": text}]
+        more = [{"role": "assistant", "content": "A"}, {"role": "user", "content": "again"}]
+        asked = (messages, messages, messages + more)
+        return {ask(address, messages=m, **body).json()["surefoot"]["arm"] for m in asked}
+
+    found = [arms(f"question {i}") for i in range(12)]
+    assert all(len(x) == 1 for x in found) and len(set.union(*found)) == 2
+    named = {a for i in range(4) for a in arms(f"question {i}", metadata={"user_id": "ann"})}
+    assert len(named) == 1
 
 
 def test_growing_a_share_moves_nobody_out_of_the_arm() -> None:

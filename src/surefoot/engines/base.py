@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from surefoot.control import Ledger, Profile, TokenTrace, Trace
-from surefoot.engines.chat import Message
+from surefoot.engines.chat import Message, check_prompt
 from surefoot.errors import InputError
 
 FinishReason = Literal["eos", "length", "context", "stop", "fuse", "cancelled"]
@@ -70,15 +70,7 @@ class Request:
         for holds, problem in checks:
             if not holds:
                 raise InputError(f"{problem}.")
-        texts: list[Any] = [self.prompt] if isinstance(self.prompt, str) else [m.get("content") for m in self.prompt]
-        if not all(isinstance(text, str) for text in texts):
-            raise InputError("the content of every message must be text.")
-        try:
-            "".join(texts).encode()
-        except UnicodeEncodeError as error:
-            raise InputError("the prompt is not valid Unicode.", "Is it really UTF-8?") from error
-        if not any(text.strip() for text in texts):
-            raise InputError("the prompt is empty.")
+        check_prompt(self.prompt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,19 @@ from surefoot.errors import InputError
 Message = dict[str, str]
 
 
+def check_prompt(prompt: str | list[Message]) -> None:
+    """Raise `InputError` for a prompt that is empty, or no text."""
+    texts: list[Any] = [prompt] if isinstance(prompt, str) else [m.get("content") for m in prompt]
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError("the content of every message must be text.")
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise InputError("the prompt is not valid Unicode.", "Is it really UTF-8?") from error
+    if not any(text.strip() for text in texts):
+        raise InputError("the prompt is empty.")
+
+
 def chat_text(tokenizer: Any, prompt: str | list[Message]) -> str:
     """A prompt in the model's chat format, ready to be tokenized without further special tokens.
 

@@ -18,7 +18,7 @@ from surefoot.control import Controller, Ledger, Overrides, Profile, SamplerStep
 from surefoot.control import overrides as row
 from surefoot.engines.base import FinishReason, Request, Step
 from surefoot.engines.cache import growing_cache, room_of
-from surefoot.engines.chat import Message, chat_text, context_length, end_ids
+from surefoot.engines.chat import Message, chat_text, check_prompt, context_length, end_ids
 from surefoot.engines.identity import check_profile, identity
 from surefoot.engines.probe import Probe, find_layers
 from surefoot.engines.sampler import draw
@@ -92,7 +92,8 @@ class TransformersEngine:
         return torch.tensor([ids], device=self.model.device)
 
     def count(self, prompt: str | list[Message]) -> int:
-        """Tokens of a prompt in the model's chat format; `InputError` when it does not fit the context."""
+        """Tokens of a prompt in the model's chat format; `InputError` when it is no text or too long."""
+        check_prompt(prompt)
         return self.encode(prompt).shape[1]
 
     def token_text(self, token: int) -> str:

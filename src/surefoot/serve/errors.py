@@ -45,6 +45,8 @@ class APIError(Exception):
 
 def error_body(path: str, status: int, message: str, param: str | None = None) -> dict[str, Any]:
     """The JSON of an error: OpenAI's shape under ``/v1/chat`` and ``/v1/models``, Anthropic's elsewhere."""
+    # What the message quotes may be no text: JSON can hold half a surrogate pair.
+    message = message.encode("utf-8", "replace").decode()
     anthropic, openai = _TYPES.get(status, ("api_error", "server_error"))
     if path.startswith(("/v1/chat", "/v1/models")):
         return {"error": {"message": message, "type": openai, "param": param, "code": None}}

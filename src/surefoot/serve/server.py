@@ -78,7 +78,8 @@ class Server:
         deadline = arrived + self.timeout(http)
         try:
             self.slots.check()  # before the prompt is worked on
-            key = user or http.headers.get(CONVERSATION_HEADER) or f"{owner}:{arrived}"
+            first = next((m["content"] for m in messages if m["role"] == "user"), "")
+            key = user or http.headers.get(CONVERSATION_HEADER) or f"{owner}:{first}"
             plan = make_plan(directive, self.profiles, steady=self.steady, shares=self.settings.ab, key=key)
             request = Request(
                 messages,
