@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -255,3 +257,20 @@ def test_a_fuse_that_may_not_stop_is_reported(small: TransformersEngine) -> None
     assert stopped.finish_reason == "fuse" and len(stopped.trace.tokens) == 5
     went_on = finish(small.stream(Request("x" * 20, fuse, fuse=False, **base)))
     assert went_on.finish_reason == "length" and went_on.trace.tokens[4].state == "FUSE"
+
+
+def test_an_answer_that_has_ended_holds_no_keys_and_values(small: TransformersEngine) -> None:
+    small.ends = set()
+    generation = small.stream(Request("x" * 20, OBSERVE, max_tokens=6, temperature=1.0, seed=0))
+    steps = iter(generation)
+    next(steps)
+    layer = weakref.ref(generation._cache.layers[0])
+    gc.disable()  # freed at once, not when cycles are collected
+    try:
+        for _ in steps:
+            pass
+        assert layer() is None
+    finally:
+        gc.enable()
+    held, used = generation.room()
+    assert held > used > 0 and generation.ledger().decided == 0

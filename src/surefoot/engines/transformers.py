@@ -119,7 +119,8 @@ class TransformersGeneration:
         self._ended = Ledger(0, 0)
         if request.profile is not None:
             self._footing = _Footing(engine.model, request.profile, request)
-        self._cache = growing_cache(engine.model.config)
+        self._cache: Any = growing_cache(engine.model.config)
+        self._room = (0, 0)
         self._generator = None
         if request.seed is not None:
             self._generator = torch.Generator(ids.device).manual_seed(request.seed)
@@ -134,7 +135,7 @@ class TransformersGeneration:
 
     def room(self) -> tuple[int, int]:
         """Tokens that the cache has room for, and tokens in it, summed over layers."""
-        return room_of(self._cache)
+        return room_of(self._cache) if self._cache is not None else self._room
 
     def __iter__(self) -> Iterator[Step]:
         """Decode; each step is one token. Closing the iterator early cancels."""
@@ -177,6 +178,12 @@ class TransformersGeneration:
                 yield Step(rest, None)
         finally:
             self.finish_reason = self.finish_reason or "cancelled"
+            self._release()
+
+    def _release(self) -> None:
+        """Free keys and values now: the answer outlives them, and collecting cycles takes its time."""
+        self._room, self._ended = self.room(), self.ledger()
+        self._cache = self._footing = None
 
     def _token(self, ids: Tensor) -> tuple[int, list[float], _LogProbs]:
         """One forward pass over ``ids`` ``(1, T)``, measured, decided and drawn."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +66,8 @@ def serve(settings: Settings, started: Callable[[Server, int], None]) -> None:
         timeout_graceful_shutdown=round(settings.grace_seconds) or 1,
         h11_max_incomplete_event_size=64 * 1024,
     )
+    # The loop shares the interpreter with the model's threads; waiting 5 ms for its turn would show in every token.
+    sys.setswitchinterval(0.0005)
     asyncio.run(_run(_Uvicorn(config, server), started))
 
 
