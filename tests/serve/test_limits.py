@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from collections.abc import Callable
 from typing import Any
@@ -96,6 +97,8 @@ def test_profiles_have_versions_and_roll_back_without_a_restart(small: Small) ->
     assert used() == (2, {0.4})
     assert httpx.post(f"{path}/rollback").json() == {"name": "cool", "version": 1}
     assert used() == (1, {0.2})
+    assert httpx.put(path, json=profile).json() == {"name": "cool", "version": 3}  # no number twice
+    assert httpx.post(f"{path}/rollback").json() == {"name": "cool", "version": 1}
     refused = httpx.post(f"{path}/rollback")
     assert refused.status_code == 400 and "no earlier version" in refused.text
     profile["high"]["threshold"] = "high"
@@ -168,6 +171,7 @@ def test_a_body_that_is_too_large_is_refused_however_it_is_sent(small: Small) ->
     assert refused.status_code == 413 and refused.json()["error"]["type"] == "request_too_large"
     chunks = (b"x" * 1000 for _ in range(100))
     assert httpx.post(f"{address}/v1/feedback", content=chunks).status_code == 413
+    assert httpx.put(f"{address}/v1/profiles/x", content=b"x" * 3000).status_code == 413
     assert server.slots.running == 0
 
 
@@ -190,6 +194,16 @@ def test_bodies_that_are_no_request_get_400(small: Small, raw: bytes) -> None:
     for path in ("/v1/messages", "/v1/chat/completions", "/v1/feedback", "/v1/messages/count_tokens"):
         refused = httpx.post(address + path, content=raw, headers={"content-type": "application/json"})
         assert refused.status_code == 400 and refused.json()["error"]["message"]
+
+
+def test_a_trace_that_cannot_be_written_costs_no_answer(small: Small, tmp_path: Any) -> None:
+    address, _ = small(traces=tmp_path / "traces")
+    assert ask(address).status_code == 200
+    shutil.rmtree(tmp_path / "traces")
+    (tmp_path / "traces").write_text("in the way")
+    assert ask(address).status_code == 200
+    (tmp_path / "traces").unlink()
+    assert ask(address).status_code == 200 and list((tmp_path / "traces").glob("*.jsonl"))
 
 
 def test_a_full_queue_says_when_to_come_back(small: Small) -> None:

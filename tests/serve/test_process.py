@@ -111,3 +111,18 @@ def test_settings_that_cannot_be_used_are_refused_at_start(smollm: Any, argument
     command = [sys.executable, "-c", "from surefoot.cli import main; main()", "serve", "--port", "0", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in (3, 5) and named in done.stderr and "Traceback" not in done.stderr
+
+
+def test_after_the_grace_period_answers_end_as_they_are(smollm: Any, tmp_path: Path) -> None:
+    (tmp_path / "surefoot.toml").write_text("grace_seconds = 1.0\nslots = 1\n")
+    with served("--config", str(tmp_path / "surefoot.toml")) as (process, address, _):
+        body = {"model": "any", "max_tokens": 2000, "stream": True, "messages": QUESTION}
+        lines: list[str] = []
+        with httpx.stream("POST", f"{address}/v1/messages", json=body, timeout=60) as response:
+            for line in response.iter_lines():
+                if not lines:
+                    process.send_signal(signal.SIGTERM)
+                lines.append(line)
+        assert "event: message_stop" in lines
+        assert any('"ended_by":"shutdown"' in line for line in lines)
+        assert process.wait(30) in (0, -signal.SIGTERM)

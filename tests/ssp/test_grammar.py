@@ -50,7 +50,9 @@ def test_what_is_not_in_the_grammar_is_refused_with_what_is(text: str, named: st
     assert all(value in refused.value.hint for value in get_args(Instruction.__annotations__["domain"]) or ("legal",))
 
 
-@pytest.mark.parametrize("text", ["ssp:domain=legal", "SSP：domain=legal", " SSP:domain=legal"])
+@pytest.mark.parametrize(
+    "text", ["ssp:domain=legal", "SSP：domain=legal", " SSP:domain=legal", "\nSSP:domain=legal", "\ufeffSSP:a=b"]
+)
 def test_a_near_miss_of_the_prefix_is_no_silent_miss(text: str) -> None:
     with pytest.raises(SSPError, match="not exactly 'SSP:'"):
         split_text(text)

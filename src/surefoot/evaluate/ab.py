@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,13 +49,17 @@ def read_arms(folder: Path) -> dict[str, Arm]:
     Raises
     ------
     InputError
-        No such folder, no traces in it, or a line that is no JSON (named).
+        No such folder, or no traces in it. Damaged lines are skipped with a warning.
     """
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}.", "Start the server with --traces FOLDER to have one.")
     records: dict[str, dict[str, Any]] = {}
     for record in _lines(folder):
-        if record.get("kind") == "trace" and record.get("outcome") not in ("error", "disconnect", "shutdown"):
+        if (
+            record.get("kind") == "trace"
+            and {"arm", "seconds", "states"} <= set(record)
+            and record.get("outcome") not in ("error", "disconnect", "shutdown")
+        ):
             records[record["id"]] = record
         elif record.get("kind") == "feedback" and record.get("id") in records:
             records[record["id"]]["feedback"] = record
@@ -81,11 +86,11 @@ def _lines(folder: Path) -> Iterator[dict[str, Any]]:
             for number, line in enumerate(file, 1):
                 try:
                     record = json.loads(line)
-                except ValueError as error:
-                    if line.endswith("\n"):
-                        raise InputError(f"{path}, line {number}, is no JSON: {error}.") from error
-                    continue  # the last line of a server that was killed, or is writing just now
-                if isinstance(record, dict):
+                except ValueError:
+                    if line.strip():  # the half line of a server that was killed, or is writing just now
+                        warnings.warn(f"{path}, line {number}, is damaged and was skipped", stacklevel=2)
+                    continue
+                if isinstance(record, dict) and isinstance(record.get("id"), str):
                     yield record
 
 

@@ -20,6 +20,7 @@ LIMIT = 200
 class _Entry:
     source: str  # what to read again on reload
     versions: list[Profile] = field(default_factory=list)
+    last: int = 0
 
 
 class ProfileStore:
@@ -98,6 +99,10 @@ class ProfileStore:
         profile = parse_profile(data, name)
         if profile.name != name:
             raise ProfileError(f"the profile is called '{profile.name}', and the address says '{name}'.")
+        try:
+            profile.dump().encode()
+        except UnicodeEncodeError as error:
+            raise ProfileError(f"profile '{name}' holds a text that is not valid Unicode.") from error
         self._fits(profile)
         with self._lock:
             entry = self._entries.get(name)
@@ -105,8 +110,9 @@ class ProfileStore:
                 if len(self._entries) >= LIMIT:
                     raise ProfileError(f"there are {LIMIT} profiles already.")
                 entry = self._entries[name] = _Entry("")
-            newest = max((p.version for p in entry.versions), default=0)
-            profile = profile.model_copy(update={"version": newest + 1})
+            # Numbers are not used twice, also after a rollback: traces refer to them.
+            entry.last = max(entry.last, *(p.version for p in entry.versions), 0) + 1
+            profile = profile.model_copy(update={"version": entry.last})
             entry.versions = [*entry.versions[-HISTORY + 1 :], profile]
         return profile
 

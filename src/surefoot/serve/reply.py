@@ -51,6 +51,8 @@ async def whole(http: HTTPRequest, answer: Answer) -> list[Piece]:
             await watching
     if not answer.generation.trace.tokens and answer.job.cause == "timeout":
         raise APIError(408, "the timeout passed before the first token. Allow more time, or ask again later.")
+    if not answer.generation.trace.tokens and answer.job.cause == "shutdown":
+        raise APIError(503, "the server is stopping.", headers={"Retry-After": "5"})
     return pieces
 
 

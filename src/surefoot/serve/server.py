@@ -12,6 +12,7 @@ from fastapi import Request as HTTPRequest
 from surefoot.engines.base import Engine, Request
 from surefoot.errors import InputError, ProfileError
 from surefoot.monitor import Metrics
+from surefoot.serve.ab import CONTROL
 from surefoot.serve.answer import Answer
 from surefoot.serve.errors import APIError
 from surefoot.serve.policy import make_plan
@@ -101,6 +102,7 @@ class Server:
             raise APIError(400, str(error)) from error
         except QueueFullError as error:
             status = 429 if openai else 529
+            self.metrics.requests.labels("chat" if openai else "messages", "queue_full", CONTROL).inc()
             raise APIError(status, str(error), headers={"Retry-After": str(error.retry_after)}) from error
         return Answer(
             plan,

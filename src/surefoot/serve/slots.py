@@ -93,7 +93,7 @@ class Slots:
     @property
     def waiting(self) -> int:
         """Requests that wait."""
-        return len(self._jobs) - self._running
+        return max(0, len(self._jobs) - self._running)
 
     def check(self) -> None:
         """Raise `QueueFullError` when no more may wait."""
@@ -147,7 +147,12 @@ class Slots:
 
     def _report(self) -> None:
         self._metrics.busy.set(self._running)
-        self._metrics.waiting.set(max(0, self.waiting))
+        self._metrics.waiting.set(self.waiting)
+
+    def cancel_all(self, cause: Cause) -> None:
+        """Cancel what runs and what waits."""
+        for job in list(self._jobs):
+            job.cancel(cause)
 
     def close(self) -> None:
         """Cancel what still runs, and end the workers."""

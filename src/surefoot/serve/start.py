@@ -63,7 +63,7 @@ def serve(settings: Settings, started: Callable[[Server, int], None]) -> None:
         host=settings.host,
         port=settings.port,
         log_level="warning",
-        timeout_graceful_shutdown=round(settings.grace_seconds) or 1,
+        timeout_graceful_shutdown=round(settings.grace_seconds) + 5,  # answers are ended before that
         h11_max_incomplete_event_size=64 * 1024,
     )
     # The loop shares the interpreter with the model's threads; waiting 5 ms for its turn would show in every token.
@@ -91,5 +91,15 @@ async def _run(uvicorn_server: _Uvicorn, started: Callable[[Server, int], None])
     if uvicorn_server.started:
         port = uvicorn_server.servers[0].sockets[0].getsockname()[1]
         started(uvicorn_server.surefoot, port)
+    ending = asyncio.create_task(_end(uvicorn_server))
     with contextlib.suppress(asyncio.CancelledError):
         await serving
+    ending.cancel()
+
+
+async def _end(uvicorn_server: _Uvicorn) -> None:
+    """When the grace period is over, end the answers in flight as they are."""
+    while not uvicorn_server.should_exit:
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(uvicorn_server.surefoot.settings.grace_seconds)
+    uvicorn_server.surefoot.slots.cancel_all("shutdown")

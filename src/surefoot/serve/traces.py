@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -12,6 +13,7 @@ from typing import Any, Literal
 
 from surefoot.errors import InputError
 
+log = logging.getLogger("surefoot.serve")
 KeepText = Literal["none", "answers", "all"]
 
 
@@ -81,11 +83,17 @@ class TraceStore:
             return
         today = datetime.now(UTC).strftime("%Y-%m-%d")
         path = self._folder / f"{today}.jsonl"
-        if not path.exists():
-            self._sweep_folder()
-        line = json.dumps({"kind": kind, **record}, ensure_ascii=False)
-        with self._lock, path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(line + "\n")
+        # A line of its own, also behind the half line of a server that was killed; empty lines are skipped.
+        line = "\n" + json.dumps({"kind": kind, **record}, ensure_ascii=False) + "\n"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                self._sweep_folder()
+            with self._lock, path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(line)
+        except OSError as error:
+            # The answer matters more than its record.
+            log.error("a trace could not be written to %s: %s", path, error)
 
     def _sweep_folder(self) -> None:
         assert self._folder is not None

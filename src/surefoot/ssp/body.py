@@ -34,7 +34,7 @@ def take_from_body(body: dict[str, Any]) -> Directive:
 
 
 def _from_system(body: dict[str, Any]) -> Instruction | None:
-    if "system" in body:
+    if body.get("system") is not None:
         found, rest = _split(body["system"])
         if found is not None:
             body["system"] = rest

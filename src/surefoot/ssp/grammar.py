@@ -15,7 +15,7 @@ from surefoot.errors import InputError
 PREFIX = "SSP:"
 MAX_LENGTH = 500
 # What a hasty hand or an input method makes of the prefix. Passed on in silence it would steady nothing.
-_ALMOST = re.compile(r"\s*ssp\s*[:：]", re.IGNORECASE)
+_ALMOST = re.compile(r"[\s\ufeff\u200b]*(ssp|ｓｓｐ)\s*[:：]", re.IGNORECASE)
 
 Domain = Literal["general", "legal", "medical", "finance", "tech", "creative"]
 Confidence = Literal["high", "medium", "low"]
@@ -101,8 +101,8 @@ def split_text(text: str) -> tuple[Instruction | None, str]:
     line, _, rest = text.partition("\n")
     if line.startswith(PREFIX):
         return parse(line), rest.removeprefix("\r")
-    if _ALMOST.match(line):
-        raise SSPError(f"the first line begins with '{_short(line[:6])}', not exactly '{PREFIX}'.", _HINT)
+    if _ALMOST.match(text):
+        raise SSPError(f"the system text begins with {text[:6]!r}, not exactly '{PREFIX}'.", _HINT)
     return None, text
 
 

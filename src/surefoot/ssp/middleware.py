@@ -45,7 +45,7 @@ class SSPMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call."""
-        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith("/v1/"):
+        if scope["type"] != "http" or scope["method"] not in ("POST", "PUT", "PATCH"):
             await self.app(scope, receive, send)
             return
         try:
@@ -56,7 +56,7 @@ class SSPMiddleware:
             message = f"the body is larger than {self._max_bytes} bytes."
             await self._refuse(scope["path"], 413, message)(scope, receive, send)
             return
-        if scope["path"] in PATHS:
+        if scope["method"] == "POST" and scope["path"] in PATHS:
             try:
                 body = json.loads(raw)
             except (ValueError, RecursionError):
