@@ -182,7 +182,8 @@ class Answer:
         wants = plan.directive.instruction.confidence == "high"
         active = (plan.mode == "steadied" and not generation.failed_open) if wants else None
         self._metrics.answered(generation.trace, generation.ledger(), active=active, room=generation.room())
-        self._metrics.total.observe(time.monotonic() - self._arrived)
+        seconds = time.monotonic() - self._arrived
+        self._metrics.total.observe(seconds)
         self._metrics.requests.labels(self._endpoint, outcome, plan.arm).inc()
         if self.job.cause is not None:
             self._metrics.cancellations.labels(self.job.cause).inc()
@@ -190,7 +191,6 @@ class Answer:
             self._metrics.failed_open.inc()
         if self.abstained:
             self._metrics.abstentions.inc()
-        seconds = time.monotonic() - self._arrived
         report = {k: v for k, v in self.surefoot().items() if k not in ("trace_id", "tokens")}
         record = {"id": self.id, **report, "seconds": round(seconds, 4), "outcome": outcome}
         record |= {"prompt": self._prompt, "text": self.text, "tokens": generation.trace.rows()}

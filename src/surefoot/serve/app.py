@@ -69,11 +69,8 @@ def make_app(server: Server) -> FastAPI:
         refuse=refusal,
         max_bytes=server.settings.max_body,
     )
-    app.add_middleware(
-        KeyMiddleware,
-        keys=Keys((*server.settings.api_keys, *([server.settings.admin_key] if server.settings.admin_key else []))),
-        admin=Keys([server.settings.admin_key] if server.settings.admin_key else []),
-    )
+    admin = (server.settings.admin_key,) if server.settings.admin_key else ()
+    app.add_middleware(KeyMiddleware, keys=Keys((*server.settings.api_keys, *admin)), admin=Keys(admin))
     app.add_middleware(_Arrival)
     return app
 

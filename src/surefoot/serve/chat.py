@@ -15,7 +15,7 @@ from surefoot.engines.base import Step
 from surefoot.serve.answer import Answer, Piece
 from surefoot.serve.content import TEXT_ONLY, Block, StopText, text_of
 from surefoot.serve.errors import APIError, error_body
-from surefoot.serve.reply import Event, streamed, told, whole
+from surefoot.serve.reply import Event, streamed, told, unanswered, whole
 from surefoot.serve.server import Sampling, Server, server_of
 
 router = APIRouter(tags=["Chat Completions"])
@@ -152,8 +152,8 @@ async def _chunks(server: Server, answer: Answer, created: int, *, with_usage: b
     except Exception as error:
         yield None, error_body("/v1/chat", 500, told(error))
         return
-    if not answer.generation.trace.tokens and answer.job.cause == "timeout":
-        yield None, error_body("/v1/chat", 408, "the timeout passed before the first token.")
+    if nothing := unanswered(answer):
+        yield None, error_body("/v1/chat", nothing.status, nothing.message)
         return
     yield None, chunk({}, _finish(answer), surefoot=answer.surefoot())
     if with_usage:

@@ -43,6 +43,11 @@ class APIError(Exception):
         self.status, self.message, self.param, self.headers = status, message, param, headers
 
 
+def stopping() -> APIError:
+    """The error of a server that takes no more requests."""
+    return APIError(503, "the server is stopping.", headers={"Retry-After": "5"})
+
+
 def error_body(path: str, status: int, message: str, param: str | None = None) -> dict[str, Any]:
     """The JSON of an error: OpenAI's shape under ``/v1/chat`` and ``/v1/models``, Anthropic's elsewhere."""
     # What the message quotes may be no text: JSON can hold half a surrogate pair.

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from surefoot.serve.answer import Answer, Piece
 from surefoot.serve.content import TEXT_ONLY, Block, StopText, text_of
 from surefoot.serve.errors import APIError, error_body
-from surefoot.serve.reply import Event, streamed, told, whole
+from surefoot.serve.reply import Event, streamed, told, unanswered, whole
 from surefoot.serve.server import Sampling, Server, server_of
 
 router = APIRouter(tags=["Messages"])
@@ -117,8 +117,8 @@ async def _events(server: Server, answer: Answer) -> AsyncIterator[Event]:
     except Exception as error:
         yield "error", error_body("/v1/messages", 500, told(error))
         return
-    if not answer.generation.trace.tokens and answer.job.cause == "timeout":
-        yield "error", error_body("/v1/messages", 408, "the timeout passed before the first token.")
+    if nothing := unanswered(answer):
+        yield "error", error_body("/v1/messages", nothing.status, nothing.message)
         return
     if begun:
         yield "content_block_stop", {"type": "content_block_stop", "index": 0}

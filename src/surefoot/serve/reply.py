@@ -15,7 +15,7 @@ from sse_starlette.sse import AppStatus
 
 from surefoot.errors import SurefootError
 from surefoot.serve.answer import Answer, Piece
-from surefoot.serve.errors import APIError
+from surefoot.serve.errors import APIError, stopping
 
 log = logging.getLogger("surefoot.serve")
 
@@ -32,7 +32,7 @@ async def whole(http: HTTPRequest, answer: Answer) -> list[Piece]:
     Raises
     ------
     APIError
-        408: no token before the timeout. 500 for what is the server's fault.
+        408: no token before the timeout. 503: none before the server stopped. 500 for what is the server's fault.
     """
 
     async def watch() -> None:
@@ -49,11 +49,18 @@ async def whole(http: HTTPRequest, answer: Answer) -> list[Piece]:
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
-    if not answer.generation.trace.tokens and answer.job.cause == "timeout":
-        raise APIError(408, "the timeout passed before the first token. Allow more time, or ask again later.")
-    if not answer.generation.trace.tokens and answer.job.cause == "shutdown":
-        raise APIError(503, "the server is stopping.", headers={"Retry-After": "5"})
+    if nothing := unanswered(answer):
+        raise nothing
     return pieces
+
+
+def unanswered(answer: Answer) -> APIError | None:
+    """The error for an answer that was cut short before its first token; None when there is something to send."""
+    if answer.generation.trace.tokens:
+        return None
+    if answer.job.cause == "timeout":
+        return APIError(408, "the timeout passed before the first token. Allow more time, or ask again later.")
+    return stopping() if answer.job.cause == "shutdown" else None
 
 
 def streamed(events: AsyncIterator[Event]) -> EventSourceResponse:

@@ -14,7 +14,7 @@ from surefoot.errors import InputError, ProfileError
 from surefoot.monitor import Metrics
 from surefoot.serve.ab import CONTROL
 from surefoot.serve.answer import Answer
-from surefoot.serve.errors import APIError
+from surefoot.serve.errors import APIError, stopping
 from surefoot.serve.policy import make_plan
 from surefoot.serve.profiles import ProfileStore
 from surefoot.serve.settings import Settings
@@ -69,9 +69,9 @@ class Server:
             400: the prompt, a setting or the profile cannot be used. 429 or 529: the queue is full. 503: stopping.
         """
         arrived = http.scope["state"].get("arrived", time.monotonic())
-        openai = http.url.path.startswith("/v1/chat")
+        endpoint = "chat" if http.url.path.startswith("/v1/chat") else "messages"
         if self.stopping:
-            raise APIError(503, "the server is stopping.", headers={"Retry-After": "5"})
+            raise stopping()
         if sampling.max_tokens > self.settings.max_tokens:
             raise APIError(400, f"max_tokens is at most {self.settings.max_tokens} here.", param="max_tokens")
         directive: Directive = http.scope["state"].get("directive") or Directive()
@@ -101,14 +101,14 @@ class Server:
         except (InputError, ProfileError) as error:
             raise APIError(400, str(error)) from error
         except QueueFullError as error:
-            status = 429 if openai else 529
-            self.metrics.requests.labels("chat" if openai else "messages", "queue_full", CONTROL).inc()
+            status = 429 if endpoint == "chat" else 529
+            self.metrics.requests.labels(endpoint, "queue_full", CONTROL).inc()
             raise APIError(status, str(error), headers={"Retry-After": str(error.retry_after)}) from error
         return Answer(
             plan,
             job,
             messages,
-            endpoint="chat" if openai else "messages",
+            endpoint=endpoint,
             owner=owner,
             arrived=arrived,
             safe_responses=self.settings.safe_responses,

@@ -35,7 +35,6 @@ class Job:
     def __init__(self, generation: Generation, deadline: float) -> None:
         self.generation = generation
         self.cause: Cause | None = None
-        self.started: float | None = None
         self._loop = asyncio.get_running_loop()
         self._steps: asyncio.Queue[Step | BaseException | None] = asyncio.Queue()
         self._timer = self._loop.call_at(self._loop.time() + deadline - time.monotonic(), self.cancel, "timeout")
@@ -127,7 +126,7 @@ class Slots:
         with self._lock:
             self._running += 1
         self._report()
-        job.started = time.monotonic()
+        started = time.monotonic()
         try:
             for step in job.generation:
                 job.put(step)
@@ -138,7 +137,7 @@ class Slots:
             with self._lock:
                 self._running -= 1
                 self._jobs.discard(job)
-                self._seconds += 0.1 * (time.monotonic() - job.started - self._seconds)
+                self._seconds += 0.1 * (time.monotonic() - started - self._seconds)
 
     def _leave(self, job: Job) -> None:
         with self._lock:
@@ -156,6 +155,5 @@ class Slots:
 
     def close(self) -> None:
         """Cancel what still runs, and end the workers."""
-        for job in list(self._jobs):
-            job.generation.cancel()
+        self.cancel_all("shutdown")
         self._pool.shutdown(wait=True, cancel_futures=True)
